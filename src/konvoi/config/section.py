@@ -1,0 +1,11 @@
+"""The base of every table in a recipe."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A typed table: no unknown keys, no change after checking; the docstring below a field explains it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

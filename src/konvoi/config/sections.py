@@ -1,0 +1,73 @@
+"""The tables of a recipe that every task shares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from konvoi.config.duration import Duration, Length
+from konvoi.config.section import Section
+
+
+class Optim(Section):
+    """[optim]"""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.998, ge=0, lt=1)
+    epsilon: PositiveFloat = 1e-9
+    momentum: NonNegativeFloat = 0.9
+    """For sgd."""
+    nesterov: bool = False
+    """For sgd."""
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: NonNegativeFloat = 0.0
+    """Gradients are scaled down to this norm; 0 switches it off."""
+
+
+class Train(Section):
+    """[train]"""
+
+    duration: Duration
+    """How long: steps, epochs or time."""
+    mode: Literal["train", "train_evaluate"] = "train_evaluate"
+    workers: PositiveInt = 1
+    """Processes on this machine, where --workers does not say."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto takes the fastest that the device computes in hardware: bf16, else fp16 on a GPU, else fp32."""
+    accumulate: PositiveInt = 1
+    """Micro-batches per worker and step."""
+    seed: int = Field(1, ge=0)
+    compile: bool = False
+    """torch.compile: slower to start, sometimes faster afterwards."""
+    threads: PositiveInt | None = None
+    """CPU threads per worker; the cores are shared out evenly unless given."""
+    time_budget: Duration | None = None
+    """Stop in good order after this time, whatever the duration."""
+    patience: PositiveInt | None = None
+    """Stop after this many evaluations without a better score."""
+    ema_decay: float | None = Field(None, gt=0, lt=1)
+    """Keep a moving average of the weights and evaluate with it."""
+    log_every: Duration = Length(50, "step")
+    """How often the console says how it goes; events/ holds every step."""
+
+
+class Evaluate(Section):
+    """[evaluate]: what every task's evaluation has; a task adds its own keys."""
+
+    every: Duration = Length(1, "epoch")
+    metric: str = "loss"
+    """Decides which checkpoint is the best."""
+    split: Literal["dev", "test"] = "dev"
+
+
+class Checkpoint(Section):
+    """[checkpoint]"""
+
+    every: Duration | None = None
+    """As often as the evaluation unless given."""
+    keep: PositiveInt = 3
+    """How many of the latest stay."""
+    keep_best: PositiveInt = 1
+    """How many of the best stay."""

@@ -1,0 +1,192 @@
+"""Checkpoints: written beside and renamed, checksummed, read without pickle.
+
+    checkpoints/index.json              which are the latest, which the best
+    checkpoints/step-00000500/
+        model.safetensors               the weights
+        ema.safetensors                 their moving average, where the recipe keeps one
+        optimizer.safetensors           the optimiser's moments
+        state.json                      step, position in the data, scores so far, loss scale
+        checksums.json                  SHA-256 of each of these
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from konvoi.errors import CheckpointError, MachineError
+from konvoi.evaluate.scores import is_better
+from konvoi.run_directory import read_json, write_json
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Checkpoint:
+    """Everything that a run needs to go on exactly."""
+
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, Tensors] = field(default_factory=dict)
+    """By file: model, ema, optimizer."""
+
+
+class Checkpoints:
+    """The checkpoints folder of a run."""
+
+    def __init__(self, folder: Path, keep: int = 3, keep_best: int = 1, metric: str = "loss") -> None:
+        self.folder, self.keep, self.keep_best, self.metric = folder, keep, keep_best, metric
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Writes beside, then renames: a killed run leaves the previous checkpoint whole."""
+        final = self.path_of(checkpoint.step)
+        if final.exists():
+            return final
+        temporary = self.folder / f".{final.name}.{os.getpid()}"
+        needed_bytes = sum(t.numel() * t.element_size() for tensors in checkpoint.tensors.values() for t in tensors.values())
+        check_room(self.folder, needed_bytes)
+        try:
+            _write(temporary, checkpoint)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
+                raise no_room(self.folder, needed_bytes) from None
+            raise
+        temporary.rename(final)
+        self._remember(last=final.name)
+        return final
+
+    def path_of(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def index(self) -> dict[str, Any]:
+        return {"last": [], "best": [], **read_json(self.folder / "index.json")}
+
+    def rank_by_score(self, path: Path, value: float) -> None:
+        """Notes the score of a checkpoint; the best ones are kept."""
+        best = [entry for entry in self.index()["best"] if entry["checkpoint"] != path.name]
+        place = sum(1 for entry in best if not is_better(self.metric, value, entry["value"]))
+        best.insert(place, {"checkpoint": path.name, "metric": self.metric, "value": value})
+        self._remember(best=best[: self.keep_best])
+
+    def _remember(self, last: str | None = None, best: list[dict[str, Any]] | None = None) -> None:
+        index = self.index()
+        if last is not None:
+            index["last"] = [*(name for name in index["last"] if name != last), last][-self.keep :]
+        if best is not None:
+            index["best"] = best
+        write_json(self.folder / "index.json", index)
+        kept = {*index["last"], *(entry["checkpoint"] for entry in index["best"])}
+        for path in self.folder.glob("step-*"):
+            if path.name not in kept:
+                shutil.rmtree(path)
+
+    def best(self) -> Path:
+        entries = self.index()["best"]
+        return self.folder / entries[0]["checkpoint"] if entries else self.last()
+
+    def last(self) -> Path:
+        names = self.index()["last"]
+        if not names:
+            raise CheckpointError(f"{self.folder} holds no checkpoint", hint="train longer, or lower checkpoint.every")
+        return self.folder / str(names[-1])
+
+    def intact(self) -> list[Path]:
+        """All that pass their checksums, latest first."""
+        return [path for path in sorted(self.folder.glob("step-*"), reverse=True) if not damage(path)]
+
+    def choose(self, name: str) -> list[Path]:
+        """"best", "last", "average" (of the latest) or a path -> the checkpoints to load, verified."""
+        index = self.index()
+        chosen = {"best": lambda: [self.best()], "last": lambda: [self.last()]}.get(name)
+        if chosen:
+            paths = chosen()
+        elif name == "average":
+            paths = [self.folder / last for last in index["last"]] or [self.last()]
+        else:
+            paths = [Path(name) if Path(name).exists() else self.folder / name]
+        for path in paths:
+            self.verify(path)
+        return paths
+
+    def verify(self, path: Path) -> None:
+        """Raises where a checkpoint is missing or damaged, and names one that is whole."""
+        if problem := damage(path):
+            others = [other.name for other in self.intact()]
+            hint = f"{others[0]} is intact: --checkpoint {others[0]}" if others else "no other checkpoint is intact"
+            raise CheckpointError(f"checkpoint {path} is {problem}", hint=hint)
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Reads a checkpoint that was verified."""
+    state = read_json(path / "state.json")
+    tensors = {file.stem: load_file(file, device=str(device)) for file in sorted(path.glob("*.safetensors"))}
+    return Checkpoint(int(state["step"]), state, tensors)
+
+
+def weights(paths: list[Path]) -> Tensors:
+    """The model to use: the moving average where there is one; the mean over several checkpoints."""
+    files = [path / "ema.safetensors" if (path / "ema.safetensors").exists() else path / "model.safetensors" for path in paths]
+    mean = load_file(files[0])
+    for count, file in enumerate(files[1:], start=2):
+        for name, tensor in load_file(file).items():
+            mean[name] += (tensor - mean[name]) / count
+    return mean
+
+
+def damage(path: Path) -> str:
+    """What is wrong with a checkpoint: "missing", "damaged (...)", or nothing."""
+    if not path.is_dir():
+        return "missing"
+    try:
+        checksums = json.loads((path / "checksums.json").read_text(encoding="utf-8"))
+        for name, expected in checksums.items():
+            if _sha256(path / name) != expected:
+                return f"damaged ({name} differs from its checksum)"
+        return "" if "model.safetensors" in checksums else "damaged (checksums.json names no weights)"
+    except FileNotFoundError as error:
+        return f"damaged ({Path(error.filename).name} is missing)"
+    except (OSError, ValueError, AttributeError):
+        return "damaged (checksums.json cannot be read)"
+
+
+def check_room(folder: Path, needed_bytes: int) -> None:
+    """A little more than the tensors, so that the log and the events fit too."""
+    if shutil.disk_usage(folder).free < needed_bytes * 1.02 + (1 << 20):
+        raise no_room(folder, needed_bytes)
+
+
+def no_room(folder: Path, needed_bytes: int) -> MachineError:
+    free_bytes = shutil.disk_usage(folder).free
+    return MachineError(
+        f"{folder}: no space left for a checkpoint of {needed_bytes / 1e6:,.0f} MB ({free_bytes / 1e6:,.0f} MB free)",
+        hint="free some room, lower checkpoint.keep, or choose a --run on another disk",
+    )
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    for name, tensors in checkpoint.tensors.items():
+        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / f"{name}.safetensors")
+    write_json(folder / "state.json", checkpoint.state)
+    write_json(folder / "checksums.json", {file.name: _sha256(file) for file in sorted(folder.iterdir())})
+    # On disk before the rename, or a power cut could leave the new name with old blocks.
+    for file in folder.iterdir():
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,236 @@
+"""The one training loop, for every task. All ranks take the same branch at every `if`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from konvoi.engine import optim
+from konvoi.engine.checkpoint import Checkpoint
+from konvoi.engine.setup import Run
+from konvoi.evaluate.scores import is_better
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """What one all-reduce tells every rank after a step."""
+
+    objective: float
+    loss: float
+    target_tokens: float
+    source_tokens: float
+    padded: float
+    stop_votes: float
+    first_rank_seconds: float
+
+
+def train(run: Run) -> str:
+    """Trains until the recipe's end; returns finished, early_stop, time_budget or interrupted."""
+    _begin(run)
+    ending = ""
+    while not ending:
+        sums = train_step(run)
+        evaluate_now = _evaluates(run) and _is_due(run, "evaluate")
+        if evaluate_now:
+            evaluate(run)
+        # After the evaluation, so that a resumed run knows its outcome.
+        if evaluate_now or _is_due(run, "checkpoint"):
+            save(run)
+        ending = _ending(run, sums)
+    _finish(run, ending)
+    return ending
+
+
+def train_step(run: Run) -> StepSums:
+    run.phases.take()
+    progress, recipe = run.progress, run.recipe
+    rate = recipe.schedule.rate(progress.step + 1, run.span)
+    optim.set_rate(run.optimizer, rate)
+    first = progress.position
+    # Every token weighs the same, however the buckets fell over the ranks: the plan knows them all.
+    num_targets = sum(run.task.num_targets(p) for p in range(first, first + run.micro_batches_per_step))
+    own = torch.zeros(5, dtype=torch.float64)
+    for position in run.positions():
+        is_last = position + run.team.size >= first + run.micro_batches_per_step
+        own += _micro_step(run, position, is_last, num_targets)
+    with run.phases("optimiser"):
+        outcome = run.precision.step(run.optimizer, run.bare_model, recipe.optim.clip_norm)
+        run.sync.after_step(run.model, progress.step + 1)
+        if run.average and not outcome.skipped:
+            run.average.update(progress.step + 1)
+    with run.phases("agreement"):
+        sums = _agree(run, own)
+    progress.step += 1
+    progress.position += run.micro_batches_per_step
+    progress.seconds = sums.first_rank_seconds
+    progress.skipped_steps += outcome.skipped
+    _record(run, sums, rate, outcome.gradient_norm, outcome.skipped, int(own[2]))
+    return sums
+
+
+def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> torch.Tensor:
+    """Forward and backward of one micro-batch; its sums: objective, loss, target and source tokens, padding."""
+    with run.phases("data"):
+        batch = run.task.micro_batch(position)
+    run.seed(position)
+    with run.sync.micro_step(run.model, is_last):
+        with run.phases("forward"), run.precision.autocast():
+            objective_sum, loss_sum = run.task.loss_sums(run.model, batch)
+        with run.phases("backward"):
+            run.precision.backward(objective_sum * (run.sync.num_averaged / num_targets))
+    values = (objective_sum.item(), loss_sum.item(), batch.num_targets, batch.num_sources, batch.num_padded)
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _agree(run: Run, own: torch.Tensor) -> StepSums:
+    """One small all-reduce: sums for the log, votes to stop, and the first rank's clock for all."""
+    seconds = run.seconds_before + time.perf_counter() - run.session_started_at
+    clock = seconds if run.team.rank == 0 else 0.0
+    return StepSums(*run.team.sum([*own.tolist(), float(run.stop_requested), clock]))
+
+
+def _record(run: Run, sums: StepSums, rate: float, gradient_norm: float, skipped: bool, own_targets: int) -> None:
+    step_seconds, phases = run.phases.take()
+    step = run.progress.step
+    event = {
+        "step": step,
+        "loss": sums.loss / sums.target_tokens,
+        "objective": sums.objective / sums.target_tokens,
+        "learning_rate": rate,
+        "gradient_norm": gradient_norm,
+        "target_tokens": int(sums.target_tokens),
+        "source_tokens": int(sums.source_tokens),
+        "padding": sums.padded / (sums.padded + sums.target_tokens + sums.source_tokens),
+        "own_target_tokens": own_targets,
+        "step_seconds": step_seconds,
+        "target_tokens_per_second": sums.target_tokens / step_seconds,
+        "tokens_per_second": (sums.target_tokens + sums.source_tokens) / step_seconds,
+        "phases": phases,
+    }
+    if run.precision.name == "fp16":
+        event["loss_scale"] = run.precision.loss_scale
+    if skipped:
+        event["skipped"] = True
+        run.writer.console.say(f"step {step:,}: gradients overflowed, skipped ({run.progress.skipped_steps} so far)")
+    line_due = step % int(run.recipe.train.log_every.count) == 0 or step == 1
+    run.writer.step(event, 100 * _share_done(run), line_due)
+
+
+def evaluate(run: Run) -> None:
+    """Scores on held-out data, and which checkpoint is the best by them."""
+    started = time.perf_counter()
+    scores = scores_of(run)
+    progress, metric = run.progress, run.recipe.evaluate.metric
+    value = scores[metric]
+    is_best = not progress.best or is_better(metric, value, progress.best["value"])
+    progress.evaluations_without_gain = 0 if is_best else progress.evaluations_without_gain + 1
+    progress.scores = {key: item for key, item in scores.items() if key != "samples"}
+    progress.scored_step = progress.step
+    progress.done_at["evaluate"] = progress.seconds
+    if is_best:
+        progress.best = {"metric": metric, "value": value, "step": progress.step}
+    run.writer.evaluation(progress.step, scores, time.perf_counter() - started)
+    _summarise(run, "running")
+
+
+def scores_of(run: Run) -> dict[str, Any]:
+    run.bare_model.eval()
+    try:
+        with torch.no_grad(), run.precision.autocast():
+            if run.average:
+                with run.average.in_place():
+                    scores: dict[str, Any] = run.task.evaluate(run.bare_model, run.team)
+            else:
+                scores = run.task.evaluate(run.bare_model, run.team)
+        return scores
+    finally:
+        run.bare_model.train()
+
+
+def save(run: Run) -> None:
+    """The first rank writes, since all hold the same."""
+    progress = run.progress
+    progress.done_at["checkpoint"] = progress.seconds
+    if run.team.rank == 0:
+        path = run.checkpoints.save(_checkpoint(run))
+        if progress.scored_step == progress.step:
+            run.checkpoints.rank_by_score(path, progress.scores[run.recipe.evaluate.metric])
+    run.writer.event("checkpoint", step=progress.step)
+
+
+def _checkpoint(run: Run) -> Checkpoint:
+    state = {**run.progress.state(), "precision": run.precision.state(), "sync": run.sync.state()}
+    tensors = {"model": dict(run.bare_model.state_dict()), "optimizer": optim.state_tensors(run.optimizer)}
+    if run.average:
+        tensors["ema"] = run.average.tensors()
+    return Checkpoint(run.progress.step, state, tensors)
+
+
+def _evaluates(run: Run) -> bool:
+    return run.recipe.train.mode == "train_evaluate"
+
+
+def _is_due(run: Run, what: str) -> bool:
+    evaluate_every = run.recipe.evaluate.every
+    every = evaluate_every if what == "evaluate" else run.recipe.checkpoint.every or evaluate_every
+    return run.progress.is_due(what, every, run.span.steps_per_epoch)
+
+
+def _share_done(run: Run) -> float:
+    return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch)
+
+
+def _ending(run: Run, sums: StepSums) -> str:
+    train = run.recipe.train
+    if sums.stop_votes:
+        return "interrupted"
+    if _share_done(run) >= 1:
+        return "finished"
+    if train.time_budget and run.progress.share_of(train.time_budget, 1) >= 1:
+        return "time_budget"
+    if train.patience and run.progress.evaluations_without_gain >= train.patience:
+        return "early_stop"
+    return ""
+
+
+def _begin(run: Run) -> None:
+    run.bare_model.train()
+    facts = run.writer.facts
+    run.writer.console.say(
+        f"{run.directory.path}: {facts['parameters']:,} parameters, {facts['precision']} on {facts['device']},"
+        f" {run.team.size} workers x {facts['threads']} threads, {run.span.steps_per_epoch:,.0f} steps an epoch"
+    )
+    if run.progress.step:
+        run.writer.event("restart", step=run.progress.step)
+        run.writer.console.say(f"resumed after step {run.progress.step:,}")
+    _summarise(run, "running")
+    run.writer.console.start_bar(100, 100 * _share_done(run))
+
+
+def _finish(run: Run, ending: str) -> None:
+    if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
+        evaluate(run)
+    save(run)
+    status = "interrupted" if ending == "interrupted" else "finished"
+    run.writer.event(status, step=run.progress.step, ending=ending)
+    _summarise(run, status, ending)
+
+
+def _summarise(run: Run, status: str, ending: str = "") -> None:
+    progress = run.progress
+    best = dict(progress.best)
+    if best:
+        best["checkpoint"] = run.checkpoints.path_of(best["step"]).name
+    extra = {"ending": ending} if ending else {}
+    run.writer.summary(
+        status,
+        progress.step,
+        progress.seconds,
+        skipped_steps=progress.skipped_steps,
+        scores=progress.scores,
+        best=best,
+        **extra,
+    )

@@ -1,0 +1,50 @@
+"""How far a run is: the part of its state that is not tensors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from konvoi.config.duration import Length
+
+
+@dataclass
+class Progress:
+    """Equal on all ranks after every step, so that all take the same branch."""
+
+    step: int = 0
+    position: int = 0
+    """Micro-batches used so far, by all workers together."""
+    seconds: float = 0.0
+    """Of training by the first rank's clock, also before a resume."""
+    skipped_steps: int = 0
+    evaluations_without_gain: int = 0
+    scored_step: int = 0
+    """The step of the last evaluation."""
+    best: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
+    done_at: dict[str, float] = field(default_factory=dict)
+    """When evaluation and checkpoint were last done, in seconds; for durations in time."""
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Progress:
+        return cls(**{name: state[name] for name in cls.__dataclass_fields__})
+
+    def is_due(self, what: str, every: Length, steps_per_epoch: float) -> bool:
+        """Whether it is time again to evaluate or to save."""
+        if (seconds := every.seconds) is not None:
+            return self.seconds - self.done_at.get(what, 0.0) >= seconds
+        steps = every.steps(steps_per_epoch)
+        assert steps is not None
+        return self.step % steps == 0
+
+    def share_of(self, duration: Length, steps_per_epoch: float) -> float:
+        """How much of a duration has passed."""
+        if (seconds := duration.seconds) is not None:
+            return self.seconds / seconds
+        steps = duration.steps(steps_per_epoch)
+        assert steps is not None
+        return self.step / steps

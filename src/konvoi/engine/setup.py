@@ -1,0 +1,188 @@
+"""All assembly: a run directory in, a Run that the loop can step out."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from konvoi import registry
+from konvoi.cluster.world import World
+from konvoi.config.recipe import Recipe
+from konvoi.config.schedules import Span
+from konvoi.engine import checkpoint as checkpoints
+from konvoi.engine import optim
+from konvoi.engine.average import MovingAverage
+from konvoi.engine.checkpoint import Checkpoints
+from konvoi.engine.precision import Precision, fastest
+from konvoi.engine.progress import Progress
+from konvoi.errors import DataError
+from konvoi.run_directory import RunDirectory
+from konvoi.sync import Team
+from konvoi.telemetry.phases import Phases
+from konvoi.telemetry.writer import Writer
+
+
+@dataclass
+class Run:
+    """Everything that a step needs."""
+
+    recipe: Recipe
+    directory: RunDirectory
+    team: Team
+    task: Any
+    model: nn.Module
+    """As the sync wraps it."""
+    bare_model: nn.Module
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    sync: Any
+    average: MovingAverage | None
+    span: Span
+    checkpoints: Checkpoints
+    writer: Writer
+    progress: Progress = field(default_factory=Progress)
+    phases: Phases = field(default_factory=Phases)
+    stop_requested: bool = False
+    session_started_at: float = field(default_factory=time.perf_counter)
+    seconds_before: float = 0.0
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        return self.recipe.train.accumulate * self.team.size
+
+    def positions(self) -> range:
+        """Of this rank's micro-batches in the next step."""
+        first = self.progress.position
+        return range(first + self.team.rank, first + self.micro_batches_per_step, self.team.size)
+
+    def seed(self, position: int) -> None:
+        """Random numbers follow from the seed and the position alone.
+
+        So nothing about them need be saved, and the number of workers does not change what is dropped out.
+        """
+        state = np.random.SeedSequence([self.recipe.train.seed, position]).generate_state(1)
+        torch.manual_seed(int(state[0]))
+
+
+def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = False) -> Run:
+    recipe = directory.recipe()
+    device = _use_device(world, recipe)
+    team = Team(world)
+    task = registry.find("task", recipe.name_of("task")).Task(recipe, device)
+    _check_enough(task, recipe, team)
+    torch.manual_seed(recipe.train.seed)
+    bare_model: nn.Module = task.build_model()
+    sync_module = registry.find("sync", recipe.name_of("sync"))
+    sync = sync_module.Sync(recipe.sync, team)
+    precision = Precision(recipe.train.precision if recipe.train.precision != "auto" else fastest(device), device)
+    facts = _facts(recipe, task, bare_model, precision, world, sync_module)
+    run = Run(
+        recipe=recipe,
+        directory=directory,
+        team=team,
+        task=task,
+        model=bare_model,
+        bare_model=bare_model,
+        optimizer=optim.build(recipe.optim, bare_model),
+        precision=precision,
+        sync=sync,
+        average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
+        span=_span(recipe, task, team),
+        checkpoints=Checkpoints(
+            directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
+        ),
+        writer=Writer(directory, world.rank, world.size, facts, quiet),
+    )
+    if resume:
+        load_checkpoint(run)
+    # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
+    model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
+    run.model = sync.wrap(model)
+    _listen_for_signals(run)
+    return run
+
+
+def load_checkpoint(run: Run) -> None:
+    """Continues from the latest checkpoint, which must be whole."""
+    path = run.checkpoints.last()
+    run.checkpoints.verify(path)
+    loaded = checkpoints.load(path)
+    run.bare_model.load_state_dict(loaded.tensors["model"])
+    optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
+    if run.average:
+        run.average.load(loaded.tensors["ema"])
+    run.precision.load_state(loaded.state["precision"])
+    run.sync.load_state(loaded.state["sync"])
+    run.progress = Progress.from_state(loaded.state)
+    run.seconds_before = run.progress.seconds
+    run.writer.forget_after(run.progress.step)
+
+
+def _use_device(world: World, recipe: Recipe) -> torch.device:
+    if torch.cuda.is_available():
+        device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
+    keep_memory()
+    # More threads than cores make every parallel region wait for a thread that is not running.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(recipe.train.threads or max(1, cores // world.local_size))
+    return torch.device("cpu")
+
+
+def keep_memory() -> None:
+    """Tells glibc to reuse freed memory instead of giving it back: fewer page faults (docs/lab-notes.md)."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        m_trim_threshold, m_mmap_threshold = -1, -3
+        libc.mallopt(m_mmap_threshold, 32 << 20)
+        libc.mallopt(m_trim_threshold, 1 << 30)
+
+
+def _check_enough(task: Any, recipe: Recipe, team: Team) -> None:
+    needed = team.size * recipe.train.accumulate
+    if task.num_per_epoch < needed:
+        raise DataError(
+            f"an epoch has {task.num_per_epoch} micro-batches, fewer than the {needed} of one step"
+            f" ({team.size} workers x {recipe.train.accumulate})",
+            hint="use fewer --workers, a smaller batching.max_tokens, or more data",
+        )
+
+
+def _span(recipe: Recipe, task: Any, team: Team) -> Span:
+    steps_per_epoch = task.num_per_epoch / (team.size * recipe.train.accumulate)
+    total_steps = recipe.train.duration.steps(steps_per_epoch) or 0
+    width = getattr(recipe.model, "filled", lambda: recipe.model)()
+    return Span(total_steps=total_steps, steps_per_epoch=steps_per_epoch, width=getattr(width, "width", 512))
+
+
+def _facts(recipe: Recipe, task: Any, model: nn.Module, precision: Precision, world: World, sync_module: Any) -> dict[str, Any]:
+    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return {
+        "hosts": max(1, world.size // world.local_size),
+        "parameters": num_parameters,
+        "precision": precision.name,
+        "device": precision.device.type,
+        "threads": torch.get_num_threads(),
+        "bytes_sent_per_step": sync_module.bytes_per_step(recipe.sync, num_parameters, world.size),
+        "micro_batches_per_epoch": task.num_per_epoch,
+    }
+
+
+def _listen_for_signals(run: Run) -> None:
+    """Ctrl-C and SIGTERM end the run after the step it is in; all ranks agree on which that is."""
+
+    def request_stop(number: int, frame: Any) -> None:
+        run.stop_requested = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request_stop)

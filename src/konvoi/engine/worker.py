@@ -1,0 +1,45 @@
+"""One worker of a run: python -m konvoi.engine.worker RUN [--resume]. Started by cluster/launch.py."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from konvoi.cluster.world import World, from_environment
+from konvoi.engine.loop import train
+from konvoi.engine.setup import build
+from konvoi.errors import UserError
+from konvoi.exit_codes import DONE, INTERRUPTED, USER
+from konvoi.run_directory import RunDirectory
+
+
+def work(path: Path, world: World, resume: bool, quiet: bool = False) -> str:
+    """Trains as this worker; returns how it ended."""
+    run = build(RunDirectory.open(path), world, resume, quiet)
+    try:
+        return train(run)
+    finally:
+        run.writer.close()
+        run.team.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    arguments = parser.parse_args()
+    world = from_environment()
+    try:
+        ending = work(arguments.run, world, arguments.resume, arguments.quiet)
+    except UserError as error:
+        # All ranks tend to meet the same problem; one of them says it.
+        if world.local_rank == 0:
+            print(f"error: {error.problem}", f"hint: {error.hint}" if error.hint else "", sep="\n", file=sys.stderr)
+        return USER
+    return INTERRUPTED if ending == "interrupted" else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The few operations where a Transformer on a CPU loses its time, written so that it does not.
+
+On a GPU each falls back to torch's own operation. Measurements: docs/speed.md.
+Shapes: B sentences, Q queries, K keys, H heads, D width of a head, N tokens, W width, V pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Rows of logits in flight: 256 x 10,000 x 4 bytes stay inside a last-level cache.
+ROWS_PER_CHUNK = 256
+# Below this many keys one batched product beats the blocked kernel (2.6x at 14 keys, 2026-11-15).
+SHORT_KEYS = 64
+
+
+def _keep_of_256(probability: float) -> int:
+    return round(256 * (1 - probability))
+
+
+def random_keep(shape: torch.Size | tuple[int, ...], probability: float) -> Tensor:
+    """A mask that keeps with 1 - probability, to the nearest 1/256.
+
+    torch draws a 32-bit number for every element (pytorch#138199); a byte suffices: 15 times faster.
+    """
+    count = 1
+    for size in shape:
+        count *= size
+    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return (words.view(torch.uint8)[:count] < _keep_of_256(probability)).view(shape)
+
+
+class _DropoutAdd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, x: Tensor, probability: float) -> Tensor:
+        keep = random_keep(x.shape, probability)
+        ctx.save_for_backward(keep)
+        ctx.scale = 256 / _keep_of_256(probability)
+        ctx.dtype = x.dtype
+        # Under autocast x is half as wide as the residual.
+        return torch.addcmul(residual, x.to(residual.dtype), keep.to(residual.dtype), value=ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (grad,) = grads
+        (keep,) = ctx.saved_tensors
+        return grad, (grad * keep.to(grad.dtype)).mul_(ctx.scale).to(ctx.dtype), None
+
+
+def dropout_add(residual: Tensor, x: Tensor, probability: float, training: bool) -> Tensor:
+    """residual + dropout(x)"""
+    if not training or probability == 0:
+        return residual + x
+    if x.device.type != "cpu":
+        return residual + functional.dropout(x, probability)
+    result: Tensor = _DropoutAdd.apply(residual, x, probability)
+    return result
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        keep = random_keep(x.shape, probability)
+        ctx.save_for_backward(keep)
+        ctx.scale = 256 / _keep_of_256(probability)
+        return (x * keep.to(x.dtype)).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        (keep,) = ctx.saved_tensors
+        return (grad * keep.to(grad.dtype)).mul_(ctx.scale), None
+
+
+def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """torch's dropout, with cheap random numbers on a CPU."""
+    if not training or probability == 0:
+        return x
+    if x.device.type != "cpu":
+        return functional.dropout(x, probability)
+    result: Tensor = _Dropout.apply(x, probability)
+    return result
+
+
+class _ReluDropout(torch.autograd.Function):
+    """Saves its result alone: where that is positive, the gradient passes; elsewhere it is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        keep = random_keep(x.shape, probability)
+        ctx.scale = 256 / _keep_of_256(probability)
+        out = functional.relu(x).mul_(keep.to(x.dtype)).mul_(ctx.scale)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        (out,) = ctx.saved_tensors
+        # sign is 1 where the result is positive; threshold_backward takes ten times as long on a CPU.
+        return out.sign().mul_(grad).mul_(ctx.scale), None
+
+
+def relu_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    """dropout(relu(x))"""
+    if not training or probability == 0:
+        return functional.relu(x)
+    if x.device.type != "cpu":
+        return functional.dropout(functional.relu(x), probability)
+    result: Tensor = _ReluDropout.apply(x, probability)
+    return result
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, probability: float) -> Tensor:
+    """softmax(query key^T / sqrt(D) + mask) value; query [B,H,Q,D], key and value [B,H,K,D], mask [B,1,1,K] or None."""
+    if query.device.type != "cpu" or key.shape[2] > SHORT_KEYS:
+        if causal and mask is None:
+            return functional.scaled_dot_product_attention(query, key, value, dropout_p=probability, is_causal=True)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
+    batch, heads, queries, width = query.shape
+    keys = key.shape[2]
+    flat_query = query.reshape(batch * heads, queries, width)
+    flat_key = key.reshape(batch * heads, keys, width)
+    flat_value = value.reshape(batch * heads, keys, width)
+    scores = torch.bmm(flat_query * width**-0.5, flat_key.transpose(1, 2))
+    if causal:
+        scores = scores + scores.new_full((queries, keys), float("-inf")).triu_(1)
+    if mask is not None:
+        scores = (scores.view(batch, heads, queries, keys) + mask).view(batch * heads, queries, keys)
+    weights = dropout(torch.softmax(scores, dim=-1), probability, training=probability > 0)
+    return torch.bmm(weights, flat_value).view(batch, heads, queries, width)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Computes the gradient in the forward pass, chunk by chunk, so that no more than a chunk of logits ever exists.
+
+    With smoothing e, the target distribution is (1 - e) on the right piece plus e / V on every piece. The uniform
+    part needs no pass over the logits: their sum over the vocabulary is hidden . (sum of the weight's rows).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NW: Tensor, weight_VW: Tensor, targets_N: Tensor, smoothing: float, want_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        num_pieces = weight_VW.shape[0]
+        weight_sum_W = weight_VW.sum(0)
+        grad_hidden = torch.empty_like(hidden_NW) if want_grad else None
+        grad_weight = torch.zeros_like(weight_VW, dtype=torch.float32) if want_grad else None
+        loss_sum = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
+        likelihood_sum = torch.zeros_like(loss_sum)
+        for start in range(0, hidden_NW.shape[0], ROWS_PER_CHUNK):
+            rows = slice(start, start + ROWS_PER_CHUNK)
+            hidden, targets = hidden_NW[rows], targets_N[rows]
+            logits = hidden @ weight_VW.t()
+            log_total = torch.logsumexp(logits.float(), dim=-1)
+            right = logits.gather(1, targets[:, None]).squeeze(1).float()
+            uniform = (hidden @ weight_sum_W).float() / num_pieces
+            loss_sum += (log_total - (1 - smoothing) * right - smoothing * uniform).sum()
+            likelihood_sum += (log_total - right).sum()
+            if grad_hidden is not None and grad_weight is not None:
+                logits.sub_(log_total[:, None].to(logits.dtype)).exp_()
+                torch.mm(logits, weight_VW, out=grad_hidden[rows])
+                _add_product(grad_weight, logits.t(), hidden)
+        if grad_hidden is not None and grad_weight is not None:
+            grad_hidden -= (1 - smoothing) * weight_VW[targets_N] + smoothing / num_pieces * weight_sum_W
+            grad_weight.index_add_(0, targets_N, hidden_NW.float(), alpha=-(1 - smoothing))
+            grad_weight -= smoothing / num_pieces * hidden_NW.sum(0, dtype=torch.float32)
+            ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VW.dtype))
+        ctx.mark_non_differentiable(likelihood_sum)
+        return loss_sum, likelihood_sum
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grads[0]
+        return grad_hidden * scale.to(grad_hidden.dtype), grad_weight * scale.to(grad_weight.dtype), None, None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, where total is fp32: a sum over many chunks would lose its small parts in bf16."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)
+
+
+def linear_cross_entropy(
+    hidden_NW: Tensor, weight_VW: Tensor, targets_N: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Sums over N tokens: the smoothed loss, and the plain negative log-likelihood (for perplexity).
+
+    The logits are computed in autocast's type where it is on, else in the weight's.
+    """
+    device = hidden_NW.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VW.dtype
+    with torch.autocast(device, enabled=False):
+        result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(
+            hidden_NW.to(dtype), weight_VW.to(dtype), targets_N, smoothing, torch.is_grad_enabled()
+        )
+    return result

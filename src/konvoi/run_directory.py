@@ -1,0 +1,145 @@
+"""The run directory, the interface between training and everything that reads it. Does not import torch.
+
+    recipe.toml  environment.json  summary.json  log.txt  vocabulary.model
+    events/rank0.jsonl ...   tensorboard/   checkpoints/
+
+Names that a program may rely on; they change only together with FORMAT_VERSION.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from konvoi.config.recipe import Recipe, check, read_toml
+from konvoi.errors import RunError, UserError
+
+FORMAT_VERSION = 1
+
+
+class RunDirectory:
+    """Where each part of a run lies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
+        self.environment_file = path / "environment.json"
+        self.summary_file = path / "summary.json"
+        self.log_file = path / "log.txt"
+        self.vocabulary_file = path / "vocabulary.model"
+        self.events = path / "events"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run."""
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            raise RunError(f"{path} is not a run directory", hint="konvoi runs lists them; konvoi train makes one")
+        return run
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> RunDirectory:
+        """A new run; a folder that holds anything is left as it is."""
+        if (path / "recipe.toml").exists():
+            raise RunError(f"{path} holds another run", hint="add --resume to go on with it, or choose another --run")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path} exists and is no run directory", hint="choose another --run")
+        run = cls(path)
+        try:
+            for folder in (run.events, run.checkpoints):
+                folder.mkdir(parents=True)
+            write_whole(run.recipe_file, recipe.to_toml())
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error.strerror}", hint="choose another --run") from None
+        return run
+
+    def recipe(self) -> Recipe:
+        return check(read_toml(self.recipe_file), origin=str(self.recipe_file))
+
+    def summary(self) -> dict[str, Any]:
+        """What is known so far; empty before the first step."""
+        return read_json(self.summary_file)
+
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.environment_file)
+
+    def events_of(self, rank: int = 0) -> Iterator[dict[str, Any]]:
+        return read_events(self.events / f"rank{rank}.jsonl")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No two trainings in one directory; the lock dies with its holder."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"{self.path} is being trained right now", hint="wait for it, or choose another --run") from None
+            yield
+
+
+def new_path(recipe_name: str, parent: Path = Path("runs")) -> Path:
+    """runs/demo-20261115-204512, and -2 after it where that exists."""
+    stem = f"{Path(recipe_name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = parent / stem, 2
+    while path.exists():
+        path, number = parent / f"{stem}-{number}", number + 1
+    return path
+
+
+def find_runs(parent: Path) -> list[RunDirectory]:
+    """All runs below a folder, oldest first."""
+    found = [RunDirectory(file.parent) for file in parent.glob("*/recipe.toml")]
+    return sorted(found, key=lambda run: run.recipe_file.stat().st_mtime)
+
+
+def newest_of(recipe_name: str, parent: Path = Path("runs")) -> RunDirectory:
+    """The latest run of a recipe, for --resume without --run."""
+    stem = f"{Path(recipe_name).stem}-"
+    runs = [run for run in find_runs(parent) if run.path.name.startswith(stem)]
+    if not runs:
+        raise RunError(f"there is no run of {recipe_name} in {parent}/", hint="name it with --run, or leave out --resume")
+    return runs[-1]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Beside, then rename: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Empty where the file does not exist yet."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return value
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """One event a line; a last line that is still being written is passed over."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event

@@ -1,0 +1,48 @@
+"""All workers of a run, as one of them sees it: sums and gathers of small things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import distributed
+
+from konvoi.cluster.world import World
+
+T = TypeVar("T")
+# Long: data is opened and models are built before the first collective.
+START_TIMEOUT = timedelta(minutes=10)
+
+
+class Team:
+    """Collectives that work alike for one process and for many."""
+
+    def __init__(self, world: World) -> None:
+        self.rank, self.size = world.rank, world.size
+        if self.size > 1:
+            # Gloo for small things on the CPU, NCCL for gradients on GPUs.
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            distributed.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=START_TIMEOUT)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element by element over all ranks."""
+        if self.size == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(total)
+        result: list[float] = total.tolist()
+        return result
+
+    def gather(self, value: T) -> list[T]:
+        """Everyone's value, by rank."""
+        if self.size == 1:
+            return [value]
+        values: list[T] = [value] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def close(self) -> None:
+        if self.size > 1 and distributed.is_initialized():
+            distributed.destroy_process_group()

@@ -1,0 +1,63 @@
+"""Exact: gradients are averaged over all workers in every step, in buckets, while the backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from pydantic import PositiveFloat
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from konvoi.config.section import Section
+from konvoi.sync import Team
+
+
+class Config(Section):
+    """The recipe's [sync] table."""
+
+    name: Literal["ddp"] = "ddp"
+    bucket_megabytes: PositiveFloat = 25.0
+    """Gradients are sent as soon as so many are ready."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters."""
+
+
+class Sync:
+    def __init__(self, config: Config, team: Team) -> None:
+        self.config, self.team = config, team
+        self.num_averaged = team.size
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.team.size == 1:
+            return model
+        return DistributedDataParallel(
+            model,
+            bucket_cap_mb=self.config.bucket_megabytes,
+            gradient_as_bucket_view=True,
+            static_graph=self.config.static_graph,
+        )
+
+    @contextmanager
+    def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
+        """Only the last micro-batch of a step sends; no_sync must be around the forward pass too."""
+        if is_last or not isinstance(model, DistributedDataParallel):
+            yield
+        else:
+            with model.no_sync():
+                yield
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Nothing: the gradients were equal, so the weights are."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+def bytes_per_step(config: Config, num_parameters: int, num_workers: int) -> float:
+    """Sent by each worker: a ring all-reduce of fp32 gradients."""
+    return 2 * (num_workers - 1) / num_workers * 4 * num_parameters

@@ -1,0 +1,217 @@
+"""Translation of sentences: token batches in, smoothed cross-entropy, BLEU and chrF out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator
+from torch import Tensor, nn
+
+from konvoi import registry
+from konvoi.config.recipe import Recipe
+from konvoi.config.section import Section
+from konvoi.config.sections import Evaluate as BaseEvaluate
+from konvoi.data.batching import BatchPlan, gather
+from konvoi.data.home import konvoi_home
+from konvoi.data.prepare import Data, prepare as prepare_set
+from konvoi.data.prepared import PreparedSet
+from konvoi.data.subwords import Subwords
+from konvoi.errors import DataError, did_you_mean
+from konvoi.evaluate.beam import translate_lines
+from konvoi.evaluate.scores import HIGHER_IS_BETTER, corpus_scores
+from konvoi.models._kernels import linear_cross_entropy
+from konvoi.sync import Team
+
+__all__ = ["Batching", "Config", "Data", "Evaluate", "Task", "prepare"]
+
+
+class Config(Section):
+    """The recipe's [task] table."""
+
+    name: Literal["translation"] = "translation"
+    source: str
+    """Language code of what is read, as in "en"."""
+    target: str
+    """Language code of what is written, as in "de"."""
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+
+
+class Batching(Section):
+    """The recipe's [batching] table."""
+
+    max_tokens: PositiveInt = 4096
+    """Padded target tokens per worker and micro-batch."""
+    max_length: PositiveInt = 256
+    """Training pairs with more pieces than this on a side are left out."""
+
+
+class Evaluate(BaseEvaluate):
+    """The recipe's [evaluate] table."""
+
+    metric: str = "bleu"
+    """Decides which checkpoint is the best: bleu, chrf, loss or perplexity."""
+    beam: PositiveInt = 5
+    length_penalty: NonNegativeFloat = 0.6
+    max_sentences: PositiveInt | None = None
+    """Translate only the first so many sentences; the loss is always over all."""
+    lowercase: bool = False
+    """Score without regard to case."""
+    pieces: bool = False
+    """BLEU over pieces too, to compare with runs that report that."""
+    samples: NonNegativeInt = 4
+    """Translations kept with each evaluation, beside source and reference."""
+
+    @field_validator("metric")
+    @classmethod
+    def _is_known(cls, metric: str) -> str:
+        known = [name for name in HIGHER_IS_BETTER if not name.startswith("accuracy")]
+        if metric not in known:
+            raise ValueError(f"must be one of {', '.join(known)}{did_you_mean(metric, known)}")
+        return metric
+
+
+@dataclass
+class Batch:
+    """A micro-batch on its device: source [B,S], target_in [B,T] from BOS on, target_out [B,T] up to EOS."""
+
+    source: Tensor
+    target_in: Tensor
+    target_out: Tensor
+    num_targets: int
+    num_sources: int
+    num_padded: int
+
+
+def prepare(recipe: Recipe, report: Callable[[str, int], None] | None = None) -> PreparedSet:
+    """The prepared set of a recipe; made where it does not exist yet."""
+    task, data = recipe.task, recipe.data
+    assert isinstance(task, Config) and isinstance(data, Data)
+    extra: dict[str, Any] = {} if report is None else {"report": report}
+    return prepare_set(data, source=task.source, target=task.target, home=konvoi_home(), **extra)
+
+
+class Task:
+    """The recipe's corpus opened on one rank."""
+
+    unit = "target tokens"
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        assert isinstance(recipe.task, Config) and isinstance(recipe.batching, Batching)
+        assert isinstance(recipe.evaluate, Evaluate)
+        self.recipe, self.device = recipe, device
+        self.config, self.settings = recipe.task, recipe.evaluate
+        self.set = prepare(recipe)
+        self.subwords: Subwords = self.set.subwords
+        self.source, self.target = self.set.split("train")
+        self.kept = self._short_enough(recipe.batching)
+        self.plan = BatchPlan(
+            self.source.lengths[self.kept],
+            self.target.lengths[self.kept],
+            recipe.batching.max_tokens,
+            recipe.train.seed,
+        )
+
+    def _short_enough(self, batching: Batching) -> Any:
+        limit = min(batching.max_length, batching.max_tokens)
+        kept = ((self.source.lengths <= limit) & (self.target.lengths <= limit)).nonzero()[0]
+        if len(kept) == 0:
+            raise DataError(
+                f"every training pair is longer than {limit} pieces", hint="raise batching.max_length or max_tokens"
+            )
+        return kept
+
+    @property
+    def num_per_epoch(self) -> int:
+        return self.plan.num_per_epoch
+
+    def num_targets(self, position: int) -> int:
+        return self.plan.num_targets(position)
+
+    def build_model(self) -> nn.Module:
+        module = registry.find("model", self.recipe.name_of("model"))
+        model: nn.Module = module.Model(self.recipe.model, self.subwords.size, pad=Subwords.PAD)
+        return model.to(self.device)
+
+    def micro_batch(self, position: int) -> Batch:
+        indices = self.kept[self.plan[position]]
+        return _batch(gather(self.source, indices, Subwords.PAD), gather(self.target, indices, Subwords.PAD), self.device)
+
+    def loss_sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The smoothed loss and the plain one, summed over the target tokens; padding costs no output layer."""
+        hidden_BTW = model(batch.source, batch.target_in)
+        is_target = batch.target_out != Subwords.PAD
+        weight = unwrapped(model).embedding.weight
+        return linear_cross_entropy(
+            hidden_BTW[is_target], weight, batch.target_out[is_target], self.config.label_smoothing
+        )
+
+    def evaluate(self, model: nn.Module, team: Team) -> dict[str, Any]:
+        """Loss, BLEU and chrF on the split the recipe names; every rank does its share and knows the whole."""
+        split = self.settings.split
+        scores = self._loss_scores(model, team, split)
+        sources, references = (lines[: self.settings.max_sentences] for lines in self.set.text(split))
+        hypotheses = self.translate_together(model, team, sources)
+        pieces = self._pieces(hypotheses, references) if self.settings.pieces else None
+        scores |= corpus_scores(hypotheses, references, lowercase=self.settings.lowercase, pieces=pieces)
+        triples = list(zip(sources, references, hypotheses, strict=True))[: self.settings.samples]
+        samples = [{"source": s, "reference": r, "translation": h} for s, r, h in triples]
+        return {**scores, "sentences": len(sources), "samples": samples}
+
+    def _loss_scores(self, model: nn.Module, team: Team, split: str) -> dict[str, float]:
+        source, target = self.set.split(split)
+        limit = self.recipe.batching.max_tokens  # type: ignore[attr-defined]
+        plan = BatchPlan(source.lengths, target.lengths, limit, seed=0)
+        loss_sum = num_targets = 0.0
+        for number in range(team.rank, plan.num_per_epoch, team.size):
+            indices = plan[number]
+            batch = _batch(gather(source, indices, Subwords.PAD), gather(target, indices, Subwords.PAD), self.device)
+            loss_sum += float(self.loss_sums(model, batch)[1])
+            num_targets += batch.num_targets
+        loss_sum, num_targets = team.sum([loss_sum, num_targets])
+        loss = loss_sum / num_targets
+        return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+
+    def translate_together(self, model: nn.Module, team: Team, sources: list[str]) -> list[str]:
+        """Each rank translates every size-th sentence by length, so that all finish at about the same time."""
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        mine = order[team.rank :: team.size]
+        lines = translate_lines(
+            unwrapped(model),
+            self.subwords,
+            [sources[i] for i in mine],
+            beam=self.settings.beam,
+            length_penalty=self.settings.length_penalty,
+            device=self.device,
+        )
+        results = [""] * len(sources)
+        for rank, part in enumerate(team.gather(lines)):
+            for i, line in zip(order[rank :: team.size], part, strict=True):
+                results[i] = line
+        return results
+
+    def _pieces(self, hypotheses: list[str], references: list[str]) -> tuple[list[str], list[str]]:
+        def split(lines: list[str]) -> list[str]:
+            return [" ".join(self.subwords.pieces(ids)) for ids in self.subwords.encode(lines)]
+
+        return split(hypotheses), split(references)
+
+
+def unwrapped(model: nn.Module) -> Any:
+    """The model itself, without what DDP or torch.compile put around it."""
+    inner = getattr(model, "module", model)
+    return getattr(inner, "_orig_mod", inner)
+
+
+def _batch(source: Any, target: Any, device: torch.device) -> Batch:
+    source, target_out = torch.from_numpy(source), torch.from_numpy(target)
+    target_in = torch.full_like(target_out, Subwords.BOS)
+    target_in[:, 1:] = target_out[:, :-1]
+    num_targets = int((target_out != Subwords.PAD).sum())
+    num_sources = int((source != Subwords.PAD).sum())
+    num_padded = source.numel() + target_out.numel() - num_targets - num_sources
+    parts = (part.to(device, non_blocking=True) for part in (source, target_in, target_out))
+    return Batch(*parts, num_targets=num_targets, num_sources=num_sources, num_padded=num_padded)

@@ -1,0 +1,42 @@
+"""The same events for TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+STEP_TAGS = {
+    "loss": "train/loss",
+    "objective": "train/objective",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "loss_scale": "train/loss_scale",
+    "tokens_per_second": "speed/tokens_per_second",
+    "target_tokens_per_second": "speed/target_tokens_per_second",
+    "step_seconds": "speed/step_seconds",
+}
+
+
+class TensorBoard:
+    """Opened at the first event: its import takes a second that the first step need not wait for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def write(self, event: dict[str, Any]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
+        if event["kind"] == "step":
+            tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
+        else:
+            tags = {f"eval/{key}": value for key, value in event.items() if key not in ("step", "time", "kind", "sentences")}
+        for tag, value in tags.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(tag, value, event["step"])
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,107 @@
+"""All that a run writes about itself while it goes on: events, TensorBoard, console, summary.
+
+Every rank calls every method; what only the first rank does is decided here, never in the loop.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events, write_json
+from konvoi.telemetry.console import Console
+from konvoi.telemetry.events import EventWriter, finite
+from konvoi.telemetry.tensorboard import TensorBoard
+
+
+@dataclass(frozen=True)
+class StepTotal:
+    seconds: float
+    target_tokens: int
+    source_tokens: int
+
+
+class Writer:
+    def __init__(self, directory: RunDirectory, rank: int, num_workers: int, facts: dict[str, Any], quiet: bool = False) -> None:
+        self.directory, self.is_first, self.num_workers = directory, rank == 0, num_workers
+        self.facts = facts
+        self.console = Console(directory.log_file, self.is_first, quiet)
+        events_file = directory.events / f"rank{rank}.jsonl"
+        self._steps = _steps_of(events_file)
+        self._events = EventWriter(events_file)
+        self._tensorboard = TensorBoard(directory.tensorboard) if self.is_first else None
+
+    def forget_after(self, step: int) -> None:
+        """A resumed run repeats the steps after its checkpoint: they count once."""
+        self._steps = {number: total for number, total in self._steps.items() if number <= step}
+
+    def step(self, event: dict[str, Any], done: float, line_due: bool) -> None:
+        self._steps[event["step"]] = _step_total(event)
+        event = self._events.write("step", **event)
+        self.console.step(event, done, line_due)
+        if self._tensorboard and line_due:
+            self._tensorboard.write(event)
+
+    def evaluation(self, step: int, scores: dict[str, Any], seconds: float) -> None:
+        event = self._events.write("evaluation", step=step, seconds=round(seconds, 3), **scores)
+        named = "  ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
+        self.console.say(f"step {step:,}  evaluation: {named}  ({seconds:.1f} s)")
+        if self._tensorboard:
+            self._tensorboard.write(event)
+
+    def event(self, kind: str, **values: Any) -> None:
+        self._events.write(kind, **values)
+
+    def summary(self, status: str, step: int, seconds: float, **values: Any) -> dict[str, Any]:
+        """summary.json, in the words of the architecture."""
+        summary = {
+            "format": FORMAT_VERSION,
+            "status": status,
+            "steps": step,
+            "seconds": round(seconds, 3),
+            "step_seconds": _spread([total.seconds for total in self._steps.values()]),
+            **self._rates(),
+            "workers": self.num_workers,
+            **self.facts,
+            **values,
+        }
+        if self.is_first:
+            write_json(self.directory.summary_file, finite(summary))
+        return summary
+
+    def _rates(self) -> dict[str, float]:
+        seconds = sum(total.seconds for total in self._steps.values())
+        target_tokens = sum(total.target_tokens for total in self._steps.values())
+        source_tokens = sum(total.source_tokens for total in self._steps.values())
+        return {
+            "target_tokens_per_second": round(target_tokens / seconds, 1) if seconds else 0.0,
+            "tokens_per_second": round((target_tokens + source_tokens) / seconds, 1) if seconds else 0.0,
+        }
+
+    def close(self) -> None:
+        self._events.close()
+        self.console.close()
+        if self._tensorboard:
+            self._tensorboard.close()
+
+
+def _steps_of(path: Path) -> dict[int, StepTotal]:
+    """A step that was repeated after a resume counts as it went the last time."""
+    return {event["step"]: _step_total(event) for event in read_events(path) if event.get("kind") == "step"}
+
+
+def _step_total(event: dict[str, Any]) -> StepTotal:
+    return StepTotal(event["step_seconds"], event["target_tokens"], event["source_tokens"])
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    if not seconds:
+        return {"mean": 0.0, "median": 0.0, "p95": 0.0}
+    in_order = sorted(seconds)
+    return {
+        "mean": round(statistics.fmean(seconds), 4),
+        "median": round(statistics.median(seconds), 4),
+        "p95": round(in_order[min(len(in_order) - 1, int(0.95 * len(in_order)))], 4),
+    }
