@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,10 +49,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> RunDirectory:
         """A new run; a folder that holds anything is left as it is."""
-        if (path / "recipe.toml").exists():
-            raise RunError(f"{path} holds another run", hint="add --resume to go on with it, or choose another --run")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists and is no run directory", hint="choose another --run")
+        check_free(path)
         run = cls(path)
         try:
             for folder in (run.events, run.checkpoints):
@@ -81,8 +79,18 @@ class RunDirectory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunError(f"{self.path} is being trained right now", hint="wait for it, or choose another --run") from None
+                raise RunError(
+                    f"{self.path} is being trained right now", hint="wait for it, or choose another --run"
+                ) from None
             yield
+
+
+def check_free(path: Path) -> None:
+    """Raises where a new run may not be made."""
+    if (path / "recipe.toml").exists():
+        raise RunError(f"{path} holds another run", hint="add --resume to go on with it, or choose another --run")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists and is no run directory", hint="choose another --run")
 
 
 def new_path(recipe_name: str, parent: Path = Path("runs")) -> Path:
@@ -102,10 +110,13 @@ def find_runs(parent: Path) -> list[RunDirectory]:
 
 def newest_of(recipe_name: str, parent: Path = Path("runs")) -> RunDirectory:
     """The latest run of a recipe, for --resume without --run."""
-    stem = f"{Path(recipe_name).stem}-"
-    runs = [run for run in find_runs(parent) if run.path.name.startswith(stem)]
+    # Not by prefix: a run of demo-big is none of demo.
+    named = re.compile(rf"{re.escape(Path(recipe_name).stem)}-\d{{8}}-\d{{6}}(-\d+)?")
+    runs = [run for run in find_runs(parent) if named.fullmatch(run.path.name)]
     if not runs:
-        raise RunError(f"there is no run of {recipe_name} in {parent}/", hint="name it with --run, or leave out --resume")
+        raise RunError(
+            f"there is no run of {recipe_name} in {parent}/", hint="name it with --run, or leave out --resume"
+        )
     return runs[-1]
 
 

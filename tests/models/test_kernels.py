@@ -98,7 +98,7 @@ def test_the_kept_share_is_right_to_one_in_256(probability: float) -> None:
 @pytest.mark.parametrize("shape", [(1,), (7,), (8,), (9,), (3, 5, 2)])
 def test_a_mask_has_its_shape_whatever_the_number_of_elements(shape: tuple[int, ...]) -> None:
     keep = random_keep(shape, 0.5)
-    assert keep.shape == shape and keep.dtype == torch.bool
+    assert keep.shape == shape and keep.dtype == torch.float32
 
 
 def test_neighbours_in_a_mask_are_independent() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT
 
 
-def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool) -> int:
+def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool, checkpoint: str = "last") -> int:
     """Runs all workers to their end; returns the exit code of the run."""
     # Imported here: torch takes its second only when something is trained.
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -30,7 +30,13 @@ def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool) -> int:
         max_restarts=0,
         monitor_interval=0.2,
     )
-    arguments = ["-m", "konvoi.engine.worker", str(run), *(["--resume"] if resume else []), *(["--quiet"] if quiet else [])]
+    arguments = [
+        "-m",
+        "konvoi.engine.worker",
+        str(run),
+        *(["--resume", "--checkpoint", checkpoint] if resume else []),
+        *(["--quiet"] if quiet else []),
+    ]
     try:
         elastic_launch(config, sys.executable)(*arguments)
     except SignalException:

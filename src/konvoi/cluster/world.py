@@ -12,7 +12,12 @@ from konvoi.errors import MachineError
 # rank, number of workers, rank on this host, workers on this host
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpirun": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 }
 
@@ -37,7 +42,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> World:
         if values[0] == "" or values[1] == "":
             continue
         try:
-            rank, size, local_rank, local_size = (int(value or default) for value, default in zip(values, "0101", strict=True))
+            rank, size, local_rank, local_size = (
+                int(value or default) for value, default in zip(values, "0101", strict=True)
+            )
         except ValueError:
             given = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
             raise MachineError(f"{launcher}'s variables make no sense: {given}") from None

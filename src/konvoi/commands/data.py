@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +10,10 @@ import typer
 from pydantic import ValidationError
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from konvoi.data.get import Report, get, silent
+from konvoi.commands.output import print_json, progress_display
+from konvoi.data.get import get
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import prepare
 from konvoi.data.prepared import PreparedSet, prepared_sets
@@ -45,7 +43,7 @@ def list_sets(as_json: AsJson = False) -> None:
         for known in KNOWN_SETS.values()
     ]
     if as_json:
-        return _print_json(rows)
+        return print_json(rows)
     table = _table("set", "training pairs", "languages", "licence", "here", "what it is")
     for row in rows:
         here = "yes" if row["here"] else "no"
@@ -62,9 +60,9 @@ def get_set(
     as_json: AsJson = False,
 ) -> None:
     """Check the files of a known set and copy them into Konvoi's home."""
-    with _progress() as report:
+    with progress_display() as report:
         path = get(find_set(name), home=konvoi_home(), from_folder=from_folder, report=report)
-    _print_json({"set": name, "path": str(path)}) if as_json else typer.echo(f"{name} is in {path}")
+    print_json({"set": name, "path": str(path)}) if as_json else typer.echo(f"{name} is in {path}")
 
 
 @app.command("prepare")
@@ -90,7 +88,7 @@ def prepare_set(
     files |= {"test_source": test_source, "test_target": test_target}
     counts = {"vocabulary_size": vocabulary_size, "dev_pairs": dev_pairs, "test_pairs": test_pairs}
     data = _checked({"set": name, "lowercase": lowercase, **counts, **files})
-    with _progress() as report:
+    with progress_display() as report:
         prepared = prepare(
             data,
             source=source_language,
@@ -99,7 +97,7 @@ def prepare_set(
             from_folder=from_folder,
             report=report,
         )
-    _print_json(prepared.info) if as_json else Console().print(_full_table(prepared.info))
+    print_json(prepared.info) if as_json else Console().print(_full_table(prepared.info))
 
 
 @app.command("info")
@@ -110,7 +108,7 @@ def info(
     """What is prepared: all sets, or one in full."""
     infos = [prepared.info for prepared in _find_prepared(name)]
     if as_json:
-        return _print_json(infos)
+        return print_json(infos)
     if not infos:
         typer.echo("nothing is prepared yet; try: konvoi data prepare demo-en-de")
     elif name is None:
@@ -182,24 +180,3 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "citation", one["citation"]
     yield "where", one["folder"]
     yield "made at", one["made_at"]
-
-
-def _print_json(content: object) -> None:
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Report]:
-    """Shows the stage and its lines on a terminal; stays silent in a pipe or a log."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield silent
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting")
-
-        def report(stage: str, num_lines: int) -> None:
-            progress.update(task, description=f"{stage}: {num_lines:,} lines" if num_lines else stage)
-
-        yield report

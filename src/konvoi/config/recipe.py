@@ -74,7 +74,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{path}: cannot be read as TOML: {error}", hint="konvoi recipes show demo is an example") from None
+        raise UserError(
+            f"{path}: cannot be read as TOML: {error}", hint="konvoi recipes show demo is an example"
+        ) from None
 
 
 def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:

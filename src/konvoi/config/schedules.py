@@ -59,7 +59,7 @@ class Transformer(Schedule):
 
     def rate(self, step: int, span: Span) -> float:
         warmup_steps = span.steps(self.warmup)
-        return self.factor * span.width**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+        return self.factor * float(span.width**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 
 class OneCycle(Schedule):
@@ -99,7 +99,7 @@ class Polynomial(Schedule):
     """Share of the rate at the last step."""
 
     def after_warmup(self, done: float, span: Span) -> float:
-        return self.learning_rate * (self.end + (1 - self.end) * (1 - done) ** self.power)
+        return self.learning_rate * (self.end + (1 - self.end) * float((1 - done) ** self.power))
 
 
 class Exponential(Schedule):

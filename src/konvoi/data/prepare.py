@@ -24,7 +24,7 @@ from konvoi.data.text import Pair
 from konvoi.data.tokens import TokenFile, TokenWriter
 from konvoi.errors import DataError
 
-__all__ = ["Data", "PreparedSet", "prepare"]
+__all__ = ["Data", "PreparedSet", "find_prepared", "prepare"]
 
 # Raise it when the meaning of the files changes: older sets are then prepared anew.
 FORMAT_VERSION = 1
@@ -40,12 +40,23 @@ def prepare(
 ) -> PreparedSet:
     """The prepared set of these settings and files; made now unless it is there already."""
     inputs = find_inputs(data, source, target, home, from_folder)
-    settings = {**data.settings_that_matter(), "source": source, "target": target, "format": FORMAT_VERSION}
-    final = home / "data" / f"{data.set}-{key_of(settings, inputs.files)}"
+    settings, final = _place(data, source, target, home, inputs)
     if not final.exists():
         with whole_folder(final, needed_bytes=int(DISK_FACTOR * inputs.text_bytes)) as folder:
             _Preparation(folder, data, inputs, (source, target), report).run(settings)
     return PreparedSet.open(final)
+
+
+def find_prepared(data: Data, *, source: str, target: str, home: Path) -> PreparedSet | None:
+    """The prepared set of these settings and files, where there is one; nothing is made."""
+    _, final = _place(data, source, target, home, find_inputs(data, source, target, home, None))
+    return PreparedSet.open(final) if final.exists() else None
+
+
+def _place(data: Data, source: str, target: str, home: Path, inputs: Inputs) -> tuple[dict[str, Any], Path]:
+    """All that the prepared set depends on besides its files, and where it lies."""
+    settings = {**data.settings_that_matter(), "source": source, "target": target, "format": FORMAT_VERSION}
+    return settings, home / "data" / f"{data.set}-{key_of(settings, inputs.files)}"
 
 
 class _Preparation:

@@ -1,12 +1,12 @@
 """Checkpoints: written beside and renamed, checksummed, read without pickle.
 
-    checkpoints/index.json              which are the latest, which the best
-    checkpoints/step-00000500/
-        model.safetensors               the weights
-        ema.safetensors                 their moving average, where the recipe keeps one
-        optimizer.safetensors           the optimiser's moments
-        state.json                      step, position in the data, scores so far, loss scale
-        checksums.json                  SHA-256 of each of these
+checkpoints/index.json              which are the latest, which the best
+checkpoints/step-00000500/
+    model.safetensors               the weights
+    ema.safetensors                 their moving average, where the recipe keeps one
+    optimizer.safetensors           the optimiser's moments
+    state.json                      step, position in the data, scores so far, loss scale
+    checksums.json                  SHA-256 of each of these
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 3, keep_best: int = 1, metric: str = "loss") -> None:
         self.folder, self.keep, self.keep_best, self.metric = folder, keep, keep_best, metric
+        self._saved: Path | None = None
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Writes beside, then renames: a killed run leaves the previous checkpoint whole."""
         final = self.path_of(checkpoint.step)
-        if final.exists():
+        if final == self._saved:
             return final
         temporary = self.folder / f".{final.name}.{os.getpid()}"
-        needed_bytes = sum(t.numel() * t.element_size() for tensors in checkpoint.tensors.values() for t in tensors.values())
+        needed_bytes = sum(
+            t.numel() * t.element_size() for tensors in checkpoint.tensors.values() for t in tensors.values()
+        )
         check_room(self.folder, needed_bytes)
         try:
             _write(temporary, checkpoint)
@@ -63,8 +66,9 @@ class Checkpoints:
             if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
                 raise no_room(self.folder, needed_bytes) from None
             raise
-        temporary.rename(final)
+        _take_place(temporary, final)
         self._remember(last=final.name)
+        self._saved = final
         return final
 
     def path_of(self, step: int) -> Path:
@@ -107,7 +111,7 @@ class Checkpoints:
         return [path for path in sorted(self.folder.glob("step-*"), reverse=True) if not damage(path)]
 
     def choose(self, name: str) -> list[Path]:
-        """"best", "last", "average" (of the latest) or a path -> the checkpoints to load, verified."""
+        """ "best", "last", "average" (of the latest) or a path -> the checkpoints to load, verified."""
         index = self.index()
         chosen = {"best": lambda: [self.best()], "last": lambda: [self.last()]}.get(name)
         if chosen:
@@ -137,7 +141,10 @@ def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
 
 def weights(paths: list[Path]) -> Tensors:
     """The model to use: the moving average where there is one; the mean over several checkpoints."""
-    files = [path / "ema.safetensors" if (path / "ema.safetensors").exists() else path / "model.safetensors" for path in paths]
+    files = [
+        path / "ema.safetensors" if (path / "ema.safetensors").exists() else path / "model.safetensors"
+        for path in paths
+    ]
     mean = load_file(files[0])
     for count, file in enumerate(files[1:], start=2):
         for name, tensor in load_file(file).items():
@@ -175,10 +182,21 @@ def no_room(folder: Path, needed_bytes: int) -> MachineError:
     )
 
 
+def _take_place(temporary: Path, final: Path) -> None:
+    """A run that went back to an earlier checkpoint meets its former, perhaps damaged, ones again."""
+    former = temporary.with_suffix(".former")
+    if final.exists():
+        final.rename(former)
+    temporary.rename(final)
+    shutil.rmtree(former, ignore_errors=True)
+
+
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
     for name, tensors in checkpoint.tensors.items():
-        save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / f"{name}.safetensors")
+        save_file(
+            {key: tensor.detach().contiguous() for key, tensor in tensors.items()}, folder / f"{name}.safetensors"
+        )
     write_json(folder / "state.json", checkpoint.state)
     write_json(folder / "checksums.json", {file.name: _sha256(file) for file in sorted(folder.iterdir())})
     # On disk before the rename, or a power cut could leave the new name with old blocks.

@@ -42,7 +42,7 @@ class Precision:
         return torch.autocast(self.device.type, dtype=dtype) if dtype else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, clip_norm: float) -> Outcome:
         """Clips and updates; a step whose gradients overflowed changes nothing and is counted."""

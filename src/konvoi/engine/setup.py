@@ -73,7 +73,9 @@ class Run:
         torch.manual_seed(int(state[0]))
 
 
-def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = False) -> Run:
+def build(
+    directory: RunDirectory, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last"
+) -> Run:
     recipe = directory.recipe()
     device = _use_device(world, recipe)
     team = Team(world)
@@ -96,14 +98,14 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         precision=precision,
         sync=sync,
         average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
-        span=_span(recipe, task, team),
+        span=span_of(recipe, task.num_per_epoch, team.size),
         checkpoints=Checkpoints(
             directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
         ),
         writer=Writer(directory, world.rank, world.size, facts, quiet),
     )
     if resume:
-        load_checkpoint(run)
+        load_checkpoint(run, checkpoint)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
     run.model = sync.wrap(model)
@@ -111,11 +113,9 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     return run
 
 
-def load_checkpoint(run: Run) -> None:
-    """Continues from the latest checkpoint, which must be whole."""
-    path = run.checkpoints.last()
-    run.checkpoints.verify(path)
-    loaded = checkpoints.load(path)
+def load_checkpoint(run: Run, name: str) -> None:
+    """Continues from a checkpoint, which must be whole."""
+    loaded = checkpoints.load(run.checkpoints.choose(name)[0])
     run.bare_model.load_state_dict(loaded.tensors["model"])
     optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
     if run.average:
@@ -158,14 +158,17 @@ def _check_enough(task: Any, recipe: Recipe, team: Team) -> None:
         )
 
 
-def _span(recipe: Recipe, task: Any, team: Team) -> Span:
-    steps_per_epoch = task.num_per_epoch / (team.size * recipe.train.accumulate)
+def span_of(recipe: Recipe, num_per_epoch: int, num_workers: int) -> Span:
+    """num_per_epoch counts micro-batches."""
+    steps_per_epoch = num_per_epoch / (num_workers * recipe.train.accumulate)
     total_steps = recipe.train.duration.steps(steps_per_epoch) or 0
     width = getattr(recipe.model, "filled", lambda: recipe.model)()
     return Span(total_steps=total_steps, steps_per_epoch=steps_per_epoch, width=getattr(width, "width", 512))
 
 
-def _facts(recipe: Recipe, task: Any, model: nn.Module, precision: Precision, world: World, sync_module: Any) -> dict[str, Any]:
+def _facts(
+    recipe: Recipe, task: Any, model: nn.Module, precision: Precision, world: World, sync_module: Any
+) -> dict[str, Any]:
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return {
         "hosts": max(1, world.size // world.local_size),

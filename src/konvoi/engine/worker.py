@@ -1,4 +1,4 @@
-"""One worker of a run: python -m konvoi.engine.worker RUN [--resume]. Started by cluster/launch.py."""
+"""One worker of a run: python -m konvoi.engine.worker RUN [--resume [--checkpoint NAME]]. Started by cluster/launch.py."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from konvoi.exit_codes import DONE, INTERRUPTED, USER
 from konvoi.run_directory import RunDirectory
 
 
-def work(path: Path, world: World, resume: bool, quiet: bool = False) -> str:
+def work(path: Path, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last") -> str:
     """Trains as this worker; returns how it ended."""
-    run = build(RunDirectory.open(path), world, resume, quiet)
+    run = build(RunDirectory.open(path), world, resume, quiet, checkpoint)
     try:
         return train(run)
     finally:
@@ -28,11 +28,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--checkpoint", default="last")
     parser.add_argument("--quiet", action="store_true")
     arguments = parser.parse_args()
     world = from_environment()
     try:
-        ending = work(arguments.run, world, arguments.resume, arguments.quiet)
+        ending = work(arguments.run, world, arguments.resume, arguments.quiet, arguments.checkpoint)
     except UserError as error:
         # All ranks tend to meet the same problem; one of them says it.
         if world.local_rank == 0:

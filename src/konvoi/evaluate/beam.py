@@ -201,10 +201,11 @@ def translate_lines(
     length_penalty: float,
     max_tokens_per_batch: int = 4096,
     device: torch.device | str = "cpu",
+    first_line_number: int = 1,
 ) -> list[str]:
     """The best translation of each line; an empty line stays empty, one that is too long is cut, with a warning."""
     pieces = subwords.encode([line.strip() for line in lines])
-    ids = [_cut(line, number) for number, line in enumerate(pieces, start=1)]
+    ids = [_cut(line, number) for number, line in enumerate(pieces, start=first_line_number)]
     translations = [""] * len(lines)
     with _evaluating(model):
         for batch in _batches(ids, max_tokens_per_batch):

@@ -6,6 +6,7 @@ Shapes: B sentences, Q queries, K keys, H heads, D width of a head, N tokens, W 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,36 +20,38 @@ SHORT_KEYS = 64
 
 
 def _keep_of_256(probability: float) -> int:
-    return round(256 * (1 - probability))
+    # 256 does not fit the byte that it is compared with; 0 would keep nothing.
+    return min(255, max(1, round(256 * (1 - probability))))
 
 
-def random_keep(shape: torch.Size | tuple[int, ...], probability: float) -> Tensor:
-    """A mask that keeps with 1 - probability, to the nearest 1/256.
+def random_keep(shape: torch.Size | tuple[int, ...], probability: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Ones where to keep, with 1 - probability to the nearest 1/256, and zeros elsewhere.
 
-    torch draws a 32-bit number for every element (pytorch#138199); a byte suffices: 15 times faster.
+    torch draws a 32-bit number for every element (pytorch#138199); a byte suffices: 15 times faster. The mask is of
+    the type it is multiplied with, since a comparison to bool and a conversion take ten times as long.
     """
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    return (words.view(torch.uint8)[:count] < _keep_of_256(probability)).view(shape)
+    keep = torch.empty(shape, dtype=dtype)
+    torch.lt(words.view(torch.uint8)[:count].view(shape), _keep_of_256(probability), out=keep)
+    return keep
 
 
 class _DropoutAdd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, residual: Tensor, x: Tensor, probability: float) -> Tensor:
-        keep = random_keep(x.shape, probability)
+        keep = random_keep(x.shape, probability, residual.dtype)
         ctx.save_for_backward(keep)
         ctx.scale = 256 / _keep_of_256(probability)
         ctx.dtype = x.dtype
         # Under autocast x is half as wide as the residual.
-        return torch.addcmul(residual, x.to(residual.dtype), keep.to(residual.dtype), value=ctx.scale)
+        return torch.addcmul(residual, x.to(residual.dtype), keep, value=ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = grads
         (keep,) = ctx.saved_tensors
-        return grad, (grad * keep.to(grad.dtype)).mul_(ctx.scale).to(ctx.dtype), None
+        return grad, (grad * keep).mul_(ctx.scale).to(ctx.dtype), None
 
 
 def dropout_add(residual: Tensor, x: Tensor, probability: float, training: bool) -> Tensor:
@@ -57,23 +60,23 @@ def dropout_add(residual: Tensor, x: Tensor, probability: float, training: bool)
         return residual + x
     if x.device.type != "cpu":
         return residual + functional.dropout(x, probability)
-    result: Tensor = _DropoutAdd.apply(residual, x, probability)
+    result: Tensor = _DropoutAdd.apply(residual, x, probability)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        keep = random_keep(x.shape, probability)
+        keep = random_keep(x.shape, probability, x.dtype)
         ctx.save_for_backward(keep)
         ctx.scale = 256 / _keep_of_256(probability)
-        return (x * keep.to(x.dtype)).mul_(ctx.scale)
+        return (x * keep).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (grad,) = grads
         (keep,) = ctx.saved_tensors
-        return (grad * keep.to(grad.dtype)).mul_(ctx.scale), None
+        return (grad * keep).mul_(ctx.scale), None
 
 
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
@@ -82,7 +85,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, probability)
-    result: Tensor = _Dropout.apply(x, probability)
+    result: Tensor = _Dropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -91,9 +94,8 @@ class _ReluDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        keep = random_keep(x.shape, probability)
         ctx.scale = 256 / _keep_of_256(probability)
-        out = functional.relu(x).mul_(keep.to(x.dtype)).mul_(ctx.scale)
+        out = functional.relu(x).mul_(random_keep(x.shape, probability, x.dtype)).mul_(ctx.scale)
         ctx.save_for_backward(out)
         return out
 
@@ -111,16 +113,19 @@ def relu_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return functional.relu(x)
     if x.device.type != "cpu":
         return functional.dropout(functional.relu(x), probability)
-    result: Tensor = _ReluDropout.apply(x, probability)
+    result: Tensor = _ReluDropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return result
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, probability: float) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, probability: float
+) -> Tensor:
     """softmax(query key^T / sqrt(D) + mask) value; query [B,H,Q,D], key and value [B,H,K,D], mask [B,1,1,K] or None."""
+    assert not (causal and mask is not None), "a causal row needs no mask: padding lies behind its end"
     if query.device.type != "cpu" or key.shape[2] > SHORT_KEYS:
-        if causal and mask is None:
-            return functional.scaled_dot_product_attention(query, key, value, dropout_p=probability, is_causal=True)
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=probability, is_causal=causal
+        )
     batch, heads, queries, width = query.shape
     keys = key.shape[2]
     flat_query = query.reshape(batch * heads, queries, width)
@@ -152,19 +157,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight_VW, dtype=torch.float32) if want_grad else None
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
         likelihood_sum = torch.zeros_like(loss_sum)
+        # One buffer for all chunks: a fresh one would cost its page faults each time.
+        buffer = hidden_NW.new_empty(min(ROWS_PER_CHUNK, hidden_NW.shape[0]), num_pieces)
         for start in range(0, hidden_NW.shape[0], ROWS_PER_CHUNK):
             rows = slice(start, start + ROWS_PER_CHUNK)
             hidden, targets = hidden_NW[rows], targets_N[rows]
-            logits = hidden @ weight_VW.t()
-            log_total = torch.logsumexp(logits.float(), dim=-1)
+            logits = torch.mm(hidden, weight_VW.t(), out=buffer[: hidden.shape[0]])
             right = logits.gather(1, targets[:, None]).squeeze(1).float()
+            largest = logits.amax(dim=-1).float()
+            shares = torch.softmax(logits, dim=-1, out=logits)
+            # The largest logit's share is exp(largest - log_total), never below 1 / V: a safe logarithm.
+            log_total = largest - shares.amax(dim=-1).float().log()
             uniform = (hidden @ weight_sum_W).float() / num_pieces
             loss_sum += (log_total - (1 - smoothing) * right - smoothing * uniform).sum()
             likelihood_sum += (log_total - right).sum()
             if grad_hidden is not None and grad_weight is not None:
-                logits.sub_(log_total[:, None].to(logits.dtype)).exp_()
-                torch.mm(logits, weight_VW, out=grad_hidden[rows])
-                _add_product(grad_weight, logits.t(), hidden)
+                torch.mm(shares, weight_VW, out=grad_hidden[rows])
+                _add_product(grad_weight, shares.t(), hidden)
         if grad_hidden is not None and grad_weight is not None:
             grad_hidden -= (1 - smoothing) * weight_VW[targets_N] + smoothing / num_pieces * weight_sum_W
             grad_weight.index_add_(0, targets_N, hidden_NW.float(), alpha=-(1 - smoothing))
@@ -198,7 +207,7 @@ def linear_cross_entropy(
     device = hidden_NW.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VW.dtype
     with torch.autocast(device, enabled=False):
-        result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(
+        result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             hidden_NW.to(dtype), weight_VW.to(dtype), targets_N, smoothing, torch.is_grad_enabled()
         )
     return result

@@ -6,8 +6,9 @@ Shapes: B sentences, S source and T target positions, W width, H heads, D width 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt, model_validator
@@ -32,6 +33,10 @@ SIZES = {
     "base": Size(layers=6, width=512, ffn_width=2048, heads=8, dropout=0.1),
     "big": Size(layers=6, width=1024, ffn_width=4096, heads=16, dropout=0.3),
 }
+
+
+# Positions beyond these are computed when they are met.
+LONGEST_TABLE = 1024
 
 
 class Config(Section):
@@ -156,7 +161,9 @@ class DecoderLayer(nn.Module):
         x = dropout_add(x, added, self.dropout, self.training)
         return self._cross_and_ffn(x, self.cross_attention.keys_values(memory), memory_mask)
 
-    def _cross_and_ffn(self, x: Tensor, memory_keys_values: tuple[Tensor, Tensor], memory_mask: Tensor | None) -> Tensor:
+    def _cross_and_ffn(
+        self, x: Tensor, memory_keys_values: tuple[Tensor, Tensor], memory_mask: Tensor | None
+    ) -> Tensor:
         added = self.cross_attention(self.cross_norm(x), memory_keys_values, memory_mask)
         x = dropout_add(x, added, self.dropout, self.training)
         return dropout_add(x, self.ffn(self.ffn_norm(x)), self.dropout, self.training)
@@ -218,8 +225,15 @@ class Model(nn.Module):
         self.encoder_norm = nn.LayerNorm(config.width)
         self.decoder = nn.ModuleList(DecoderLayer(*shape) for _ in range(config.decoder_layers))
         self.decoder_norm = nn.LayerNorm(config.width)
-        self.register_buffer("positions_LW", sinusoids(256, config.width), persistent=False)
+        # Not a buffer: DDP would send it anew in every step.
+        self.positions_LW = sinusoids(LONGEST_TABLE, config.width)
         self._initialise()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """The table of positions goes where the parameters go."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.positions_LW = fn(self.positions_LW)
+        return self
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -269,9 +283,10 @@ class Model(nn.Module):
 
     def _embed(self, pieces_BT: Tensor, first_position: int) -> Tensor:
         end = first_position + pieces_BT.shape[1]
-        if end > self.positions_LW.shape[0]:
-            self.positions_LW = sinusoids(2 * end, self.width).to(self.positions_LW.device)
-        x = self.embedding(pieces_BT) * math.sqrt(self.width) + self.positions_LW[first_position:end]
+        positions_LW = self.positions_LW
+        if end > LONGEST_TABLE:
+            positions_LW = sinusoids(end, self.width).to(positions_LW)
+        x = self.embedding(pieces_BT) * math.sqrt(self.width) + positions_LW[first_position:end]
         return dropout(x, self.dropout, self.training)
 
 

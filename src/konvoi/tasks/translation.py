@@ -17,9 +17,11 @@ from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate as BaseEvaluate
 from konvoi.data.batching import BatchPlan, gather
 from konvoi.data.home import konvoi_home
-from konvoi.data.prepare import Data, prepare as prepare_set
+from konvoi.data.prepare import Data
+from konvoi.data.prepare import prepare as prepare_set
 from konvoi.data.prepared import PreparedSet
 from konvoi.data.subwords import Subwords
+from konvoi.data.tokens import TokenFile
 from konvoi.errors import DataError, did_you_mean
 from konvoi.evaluate.beam import translate_lines
 from konvoi.evaluate.scores import HIGHER_IS_BETTER, corpus_scores
@@ -138,42 +140,29 @@ class Task:
 
     def micro_batch(self, position: int) -> Batch:
         indices = self.kept[self.plan[position]]
-        return _batch(gather(self.source, indices, Subwords.PAD), gather(self.target, indices, Subwords.PAD), self.device)
+        return _batch(
+            gather(self.source, indices, Subwords.PAD), gather(self.target, indices, Subwords.PAD), self.device
+        )
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed loss and the plain one, summed over the target tokens; padding costs no output layer."""
-        hidden_BTW = model(batch.source, batch.target_in)
-        is_target = batch.target_out != Subwords.PAD
-        weight = unwrapped(model).embedding.weight
-        return linear_cross_entropy(
-            hidden_BTW[is_target], weight, batch.target_out[is_target], self.config.label_smoothing
-        )
+        return loss_sums(model, batch, self.config.label_smoothing)
 
     def evaluate(self, model: nn.Module, team: Team) -> dict[str, Any]:
         """Loss, BLEU and chrF on the split the recipe names; every rank does its share and knows the whole."""
         split = self.settings.split
-        scores = self._loss_scores(model, team, split)
+        scores: dict[str, Any] = {**self._loss_scores(model, team, split)}
         sources, references = (lines[: self.settings.max_sentences] for lines in self.set.text(split))
         hypotheses = self.translate_together(model, team, sources)
         pieces = self._pieces(hypotheses, references) if self.settings.pieces else None
-        scores |= corpus_scores(hypotheses, references, lowercase=self.settings.lowercase, pieces=pieces)
+        scores.update(corpus_scores(hypotheses, references, lowercase=self.settings.lowercase, pieces=pieces))
         triples = list(zip(sources, references, hypotheses, strict=True))[: self.settings.samples]
         samples = [{"source": s, "reference": r, "translation": h} for s, r, h in triples]
         return {**scores, "sentences": len(sources), "samples": samples}
 
     def _loss_scores(self, model: nn.Module, team: Team, split: str) -> dict[str, float]:
-        source, target = self.set.split(split)
-        limit = self.recipe.batching.max_tokens  # type: ignore[attr-defined]
-        plan = BatchPlan(source.lengths, target.lengths, limit, seed=0)
-        loss_sum = num_targets = 0.0
-        for number in range(team.rank, plan.num_per_epoch, team.size):
-            indices = plan[number]
-            batch = _batch(gather(source, indices, Subwords.PAD), gather(target, indices, Subwords.PAD), self.device)
-            loss_sum += float(self.loss_sums(model, batch)[1])
-            num_targets += batch.num_targets
-        loss_sum, num_targets = team.sum([loss_sum, num_targets])
-        loss = loss_sum / num_targets
-        return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+        limit: int = self.recipe.batching.max_tokens  # type: ignore[attr-defined]
+        return loss_scores(model, *self.set.split(split), limit, self.device, team)
 
     def translate_together(self, model: nn.Module, team: Team, sources: list[str]) -> list[str]:
         """Each rank translates every size-th sentence by length, so that all finish at about the same time."""
@@ -200,6 +189,30 @@ class Task:
         return split(hypotheses), split(references)
 
 
+def loss_sums(model: nn.Module, batch: Batch, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """The smoothed loss and the plain one, summed over the target tokens; padding costs no output layer."""
+    hidden_BTW = model(batch.source, batch.target_in)
+    is_target = batch.target_out != Subwords.PAD
+    weight = unwrapped(model).embedding.weight
+    return linear_cross_entropy(hidden_BTW[is_target], weight, batch.target_out[is_target], label_smoothing)
+
+
+def loss_scores(
+    model: nn.Module, source: TokenFile, target: TokenFile, max_tokens: int, device: torch.device, team: Team
+) -> dict[str, float]:
+    """Mean loss of a target token and its perplexity; every rank does its share and knows the whole."""
+    plan = BatchPlan(source.lengths, target.lengths, max_tokens, seed=0)
+    loss_sum = num_targets = 0.0
+    for number in range(team.rank, plan.num_per_epoch, team.size):
+        indices = plan[number]
+        batch = _batch(gather(source, indices, Subwords.PAD), gather(target, indices, Subwords.PAD), device)
+        loss_sum += float(loss_sums(model, batch, label_smoothing=0.0)[1])
+        num_targets += batch.num_targets
+    loss_sum, num_targets = team.sum([loss_sum, num_targets])
+    loss = loss_sum / num_targets
+    return {"loss": loss, "perplexity": math.exp(min(loss, 50.0))}
+
+
 def unwrapped(model: nn.Module) -> Any:
     """The model itself, without what DDP or torch.compile put around it."""
     inner = getattr(model, "module", model)
@@ -213,5 +226,5 @@ def _batch(source: Any, target: Any, device: torch.device) -> Batch:
     num_targets = int((target_out != Subwords.PAD).sum())
     num_sources = int((source != Subwords.PAD).sum())
     num_padded = source.numel() + target_out.numel() - num_targets - num_sources
-    parts = (part.to(device, non_blocking=True) for part in (source, target_in, target_out))
-    return Batch(*parts, num_targets=num_targets, num_sources=num_sources, num_padded=num_padded)
+    source, target_in, target_out = (part.to(device, non_blocking=True) for part in (source, target_in, target_out))
+    return Batch(source, target_in, target_out, num_targets, num_sources, num_padded)

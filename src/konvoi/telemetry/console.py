@@ -35,14 +35,12 @@ class Console:
                 TimeRemainingColumn(),
             )
             self._progress = Progress(*columns, console=self._rich, transient=True, expand=True)
-            self._bar = self._progress.add_task("starting", total=total, completed=done)
+            self._bar = self._progress.add_task("starting", total=total, completed=round(done))
             self._progress.start()
 
     def step(self, event: dict[str, Any], done: float, line_due: bool) -> None:
         """The bar at every step, a line now and then."""
-        text = (
-            f"step {event['step']:,}  loss {event['loss']:.3f}  {event['target_tokens_per_second']:,.0f} target tokens/s"
-        )
+        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {event['target_tokens_per_second']:,.0f} target tokens/s"
         if self._progress:
             self._progress.update(self._bar, completed=done, description=text)
         if line_due and self._log:

@@ -28,11 +28,13 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._folder))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self._folder))
         if event["kind"] == "step":
             tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
         else:
-            tags = {f"eval/{key}": value for key, value in event.items() if key not in ("step", "time", "kind", "sentences")}
+            tags = {
+                f"eval/{key}": value for key, value in event.items() if key not in ("step", "time", "kind", "sentences")
+            }
         for tag, value in tags.items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(tag, value, event["step"])

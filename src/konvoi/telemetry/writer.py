@@ -24,7 +24,9 @@ class StepTotal:
 
 
 class Writer:
-    def __init__(self, directory: RunDirectory, rank: int, num_workers: int, facts: dict[str, Any], quiet: bool = False) -> None:
+    def __init__(
+        self, directory: RunDirectory, rank: int, num_workers: int, facts: dict[str, Any], quiet: bool = False
+    ) -> None:
         self.directory, self.is_first, self.num_workers = directory, rank == 0, num_workers
         self.facts = facts
         self.console = Console(directory.log_file, self.is_first, quiet)
