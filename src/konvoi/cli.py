@@ -85,7 +85,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a key of the recipe; may be given again."),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes on this machine; else train.workers.")]
-CheckpointName = Annotated[str, typer.Option(help="best, last, average (of the latest), or a checkpoint's name or path.")]
+CheckpointName = Annotated[str, typer.Option(help="best, last, average (of the latest), or a name or path.")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Hypotheses kept per sentence; else evaluate.beam.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -115,7 +115,10 @@ def train(
     checkpoint: Annotated[str | None, typer.Option(help="With --resume: go on from this one, not the last.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
 ) -> None:
-    """Train a model by a recipe, and say how fast and how good it became."""
+    """Train a model.
+
+    Prepares the data where needed, trains, and says how fast and how good the model became.
+    """
     from konvoi.commands.train import Request, train
 
     if checkpoint and not resume:
@@ -133,7 +136,7 @@ def evaluate(
     beam: Beam = None,
     as_json: AsJson = False,
 ) -> None:
-    """Loss, BLEU and chrF of a trained model, with the scores' signatures."""
+    """Score a trained model: loss, BLEU and chrF."""
     from konvoi.commands.evaluate import evaluate
 
     if (source is None) != (target is None):
@@ -153,7 +156,10 @@ def translate(
     beam: Beam = None,
     checkpoint: CheckpointName = "best",
 ) -> None:
-    """Translate sentences: one line in, one line out. Needs the run directory only."""
+    """Translate sentences: one line in, one line out.
+
+    Needs the run directory only.
+    """
     from konvoi.commands.translate import translate
 
     if text and input_file:
@@ -163,7 +169,10 @@ def translate(
 
 @app.command(epilog="Example: konvoi info multi30k-tiny --workers 4")
 def info(recipe: RecipeName, overrides: Overrides = None, workers: Workers = None, as_json: AsJson = False) -> None:
-    """What a recipe will take: parameters, bytes, steps and rates, before any training."""
+    """What a recipe will take, before any training.
+
+    Parameters, operations, bytes, steps and learning rates.
+    """
     from konvoi.commands.info import info
 
     info(recipe, _with_workers(overrides, workers), as_json)

@@ -28,13 +28,13 @@ def list_recipes(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
     if as_json:
         print_json(rows)
     else:
-        typer.echo(aligned([(row["name"], row["about"]) for row in rows]))
+        typer.echo(aligned([cells for row in rows for cells in _cells(row["name"], row["about"])]))
 
 
 @app.command("show", epilog="Example: konvoi recipes show demo --all")
 def show(
     name: NameOrFile,
-    everything: Annotated[bool, typer.Option("--all", help="With every key, also those left at their default.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With every key and what it means.")] = False,
 ) -> None:
     """Print a recipe."""
     typer.echo(with_all_keys(read(name)) if everything else locate(name).read_text(encoding="utf-8"), nl=False)
@@ -92,4 +92,8 @@ def _about(path: Path) -> str:
     """The comments that a recipe opens with: its command, its time, its expected score."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
-    return "; ".join(text for line in comments if (text := line.lstrip("# ").rstrip()))
+    return "\n".join(" ".join(line.lstrip("#").split()) for line in comments)
+
+
+def _cells(name: str, about: str) -> list[tuple[str, str]]:
+    return [(name if number == 0 else "", line) for number, line in enumerate(about.split("\n"))]

@@ -183,9 +183,8 @@ def _contradictions(sections: dict[str, Section]) -> Iterator[str]:
     """What is right table by table, and wrong together."""
     train, schedule = sections["train"], sections["schedule"]
     assert isinstance(train, Train) and isinstance(schedule, Schedule)
-    needs_end = schedule.model_fields["name"].default in ("one-cycle", "cosine", "polynomial")
-    if needs_end and train.duration.seconds is not None:
-        name = schedule.model_fields["name"].default
+    name = type(schedule).model_fields["name"].default
+    if name in ("one-cycle", "cosine", "polynomial") and train.duration.seconds is not None:
         yield (
             f'train.duration: is "{train.duration}", but the {name} schedule must know its last step; '
             "give steps or epochs, and a time as train.time_budget"

@@ -185,6 +185,7 @@ def no_room(folder: Path, needed_bytes: int) -> MachineError:
 def _take_place(temporary: Path, final: Path) -> None:
     """A run that went back to an earlier checkpoint meets its former, perhaps damaged, ones again."""
     former = temporary.with_suffix(".former")
+    shutil.rmtree(former, ignore_errors=True)
     if final.exists():
         final.rename(former)
     temporary.rename(final)

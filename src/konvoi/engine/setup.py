@@ -73,9 +73,7 @@ class Run:
         torch.manual_seed(int(state[0]))
 
 
-def build(
-    directory: RunDirectory, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last"
-) -> Run:
+def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last") -> Run:
     recipe = directory.recipe()
     device = _use_device(world, recipe)
     team = Team(world)

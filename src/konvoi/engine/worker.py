@@ -1,4 +1,4 @@
-"""One worker of a run: python -m konvoi.engine.worker RUN [--resume [--checkpoint NAME]]. Started by cluster/launch.py."""
+"""One worker of a run: python -m konvoi.engine.worker RUN [--resume]. Started by cluster/launch.py."""
 
 from __future__ import annotations
 

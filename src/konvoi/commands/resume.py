@@ -1,0 +1,74 @@
+"""What may change when a run goes on: how long and how often, never what is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from konvoi.config.recipe import Recipe
+from konvoi.engine.checkpoint import Checkpoints
+from konvoi.errors import CheckpointError, RunError
+from konvoi.run_directory import RunDirectory, write_whole
+
+MAY_CHANGE = {f"train.{key}" for key in ("duration", "time_budget", "workers", "patience", "log_every", "threads")}
+MAY_CHANGE_IN = ("checkpoint", "evaluate")
+# The best so far was chosen by it, and a loss does not compare with a BLEU.
+MAY_NOT_CHANGE = "evaluate.metric"
+# Where one of these changes, a finished run has more to do.
+ENDINGS = {"train.duration", "train.time_budget", "train.patience"}
+
+Differences = dict[str, tuple[Any, Any]]
+
+
+def differences(stored: Recipe, given: Recipe) -> Differences:
+    """{"train.seed": (1, 2)}: what the run has, what was given now."""
+    old, new = _flat(stored), _flat(given)
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+
+
+def adopt(run: RunDirectory, given: Recipe) -> Differences:
+    """Writes what may change into the run's recipe; refuses, all at once, what may not."""
+    changes = differences(run.recipe(), given)
+    refused = [key for key in changes if not _may_change(key)]
+    if refused:
+        lines = "\n".join(f"  {_words(key, changes[key])}" for key in refused)
+        raise RunError(
+            f"{run.path} was begun with another recipe:\n{lines}",
+            hint="repeat what the run was begun with (--set ...), or begin a new one without --resume",
+        )
+    if changes:
+        write_whole(run.recipe_file, given.to_toml())
+        for key in changes:
+            typer.echo(_words(key, changes[key]), err=True)
+    return changes
+
+
+def is_done(run: RunDirectory, changes: Differences) -> bool:
+    """Whether there is nothing left to train."""
+    return run.summary().get("status") == "finished" and not ENDINGS & changes.keys()
+
+
+def check_checkpoint(run: RunDirectory, name: str, command: str) -> None:
+    """Before any worker starts; the hint is the command that goes on from one that is whole."""
+    checkpoints = Checkpoints(run.checkpoints)
+    try:
+        checkpoints.choose(name)
+    except CheckpointError as error:
+        others = [path.name for path in checkpoints.intact()]
+        hint = f"{others[0]} is intact: {command} --checkpoint {others[0]}" if others else error.hint
+        raise CheckpointError(error.problem, hint) from None
+
+
+def _may_change(key: str) -> bool:
+    return key != MAY_NOT_CHANGE and (key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE_IN)
+
+
+def _words(key: str, values: tuple[Any, Any]) -> str:
+    old, new = ("not set" if value is None else repr(value) for value in values)
+    return f"{key}: the run has {old}, given is {new}"
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    tables = recipe.model_dump(mode="json")
+    return {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}

@@ -1,0 +1,152 @@
+"""konvoi train: recipe and data -> run directory -> workers -> what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import typer
+
+from konvoi import exit_codes, registry
+from konvoi.cluster.launch import launch_local
+from konvoi.cluster.world import World
+from konvoi.commands import resume
+from konvoi.commands.closing import closing_lines
+from konvoi.commands.output import progress_display
+from konvoi.config.recipe import Recipe, read
+from konvoi.data import subwords
+from konvoi.data.prepared import PreparedSet
+from konvoi.engine.checkpoint import check_room
+from konvoi.engine.worker import work
+from konvoi.errors import DataError, MachineError
+from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of, write_json
+from konvoi.telemetry.environment import environment
+
+# The weights and Adam's two moments, in fp32.
+CHECKPOINT_BYTES_PER_PARAMETER = 3 * 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    recipe: str
+    overrides: list[str]
+    run: Path | None = None
+    resume: bool = False
+    checkpoint: str | None = None
+    quiet: bool = False
+
+    def resume_command(self, run: RunDirectory) -> str:
+        overrides = [word for override in self.overrides for word in ("--set", override)]
+        return shlex.join(["konvoi", "train", self.recipe, "--run", str(run.path), "--resume", *overrides])
+
+
+def train(request: Request) -> int:
+    """Trains to the end; returns the exit code."""
+    if request.checkpoint == "average":
+        raise typer.BadParameter("one can go on from one checkpoint only", param_hint="--checkpoint")
+    recipe = read(request.recipe, request.overrides)
+    _check_devices(recipe.train.workers)
+    return _go_on(request, recipe) if request.resume else _begin(request, recipe)
+
+
+def _begin(request: Request, recipe: Recipe) -> int:
+    path = request.run or new_path(request.recipe)
+    # Before the data, which may take long; and the data before the directory, which should not stay behind.
+    check_free(path)
+    prepared = _prepare(recipe)
+    run = RunDirectory.create(path, recipe)
+    with run.locked():
+        shutil.copyfile(prepared.folder / subwords.FILE_NAME, run.vocabulary_file)
+        write_json(run.environment_file, environment(_devices(), recipe.train.workers))
+        _check_room(run, recipe, prepared)
+        return _train_and_close(run, recipe, request)
+
+
+def _go_on(request: Request, recipe: Recipe) -> int:
+    run = RunDirectory.open(request.run) if request.run else newest_of(request.recipe)
+    with run.locked():
+        changes = resume.adopt(run, recipe)
+        resume.check_checkpoint(run, request.checkpoint or "last", request.resume_command(run))
+        if resume.is_done(run, changes) and not request.checkpoint:
+            typer.echo(f'{run.path} has finished; to train longer: --set train.duration="..."', err=True)
+            typer.echo("\n".join(closing_lines(run)))
+            return exit_codes.DONE
+        check_same_vocabulary(run, _prepare(recipe))
+        return _train_and_close(run, recipe, request)
+
+
+def _train_and_close(run: RunDirectory, recipe: Recipe, request: Request) -> int:
+    """Runs the workers and says what came of it."""
+    code = exit_codes.OUR_FAULT
+    try:
+        code = _run_workers(run, recipe.train.workers, request)
+    finally:
+        if run.summary().get("status") == "running":
+            status = "interrupted" if code == exit_codes.INTERRUPTED else "failed"
+            write_json(run.summary_file, {**run.summary(), "status": status})
+    if code == exit_codes.INTERRUPTED:
+        typer.echo(f"interrupted; to go on: {request.resume_command(run)}", err=True)
+    if code == exit_codes.DONE:
+        typer.echo("\n".join(closing_lines(run)))
+    return code
+
+
+def _run_workers(run: RunDirectory, num_workers: int, request: Request) -> int:
+    checkpoint = request.checkpoint or "last"
+    if num_workers > 1:
+        return launch_local(run.path, num_workers, request.resume, request.quiet, checkpoint)
+    with _signals_restored():
+        ending = work(run.path, World(), request.resume, request.quiet, checkpoint)
+    return exit_codes.INTERRUPTED if ending == "interrupted" else exit_codes.DONE
+
+
+@contextmanager
+def _signals_restored() -> Iterator[None]:
+    """The loop takes Ctrl-C for itself; after it, Ctrl-C means what it did before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _prepare(recipe: Recipe) -> PreparedSet:
+    with progress_display() as report:
+        prepared: PreparedSet = registry.find("task", recipe.name_of("task")).prepare(recipe, report)
+    return prepared
+
+
+def check_same_vocabulary(run: RunDirectory, prepared: PreparedSet) -> None:
+    """Other pieces under the same numbers would train or score nonsense without a word."""
+    vocabulary = (prepared.folder / subwords.FILE_NAME).read_bytes()
+    if run.vocabulary_file.is_file() and run.vocabulary_file.read_bytes() != vocabulary:
+        raise DataError(
+            f"the text in {prepared.folder} is not what {run.path} was trained on: its vocabulary differs",
+            hint="bring the former files back, or begin a new run",
+        )
+
+
+def _check_devices(num_workers: int) -> None:
+    num_gpus = torch.cuda.device_count()
+    if 0 < num_gpus < num_workers:
+        raise MachineError(f"{num_workers} workers want a GPU each, here are {num_gpus}", hint=f"--workers {num_gpus}")
+
+
+def _devices() -> list[str]:
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] or ["cpu"]
+
+
+def _check_room(run: RunDirectory, recipe: Recipe, prepared: PreparedSet) -> None:
+    """Now rather than at the first checkpoint, hours later."""
+    model = registry.find("model", recipe.name_of("model"))
+    num_parameters = model.num_parameters(recipe.model, prepared.info["vocabulary_size"])
+    check_room(run.checkpoints, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)

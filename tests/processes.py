@@ -1,0 +1,212 @@
+"""Trainings that are over in a moment, in this process or in several, for every test that needs a run directory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from konvoi.cluster.launch import launch_local
+from konvoi.cluster.world import World
+from konvoi.config.recipe import Recipe, check
+from konvoi.data.sets import KNOWN_SETS
+from konvoi.data.text import Pair, read_tsv_pairs
+from konvoi.engine.setup import Run, build
+from konvoi.engine.worker import work
+from konvoi.run_directory import RunDirectory, write_json, write_whole
+
+NUM_PAIRS = 1500
+# Only against a hang: nothing here takes as long when all is well.
+PATIENCE_SECONDS = 120
+
+SMALL: dict[str, dict[str, Any]] = {
+    "task": {"name": "translation", "source": "en", "target": "de"},
+    "data": {"set": "own", "vocabulary_size": 600, "dev_pairs": 40, "test_pairs": 0},
+    "model": {"size": "tiny", "width": 32, "ffn_width": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+    "batching": {"max_tokens": 256},
+    "optim": {"name": "adam", "clip_norm": 1.0},
+    "schedule": {"name": "constant", "learning_rate": 0.003},
+    "train": {"duration": "12 steps", "precision": "fp32", "threads": 1},
+    "evaluate": {"every": "1000 steps", "metric": "loss", "beam": 1, "max_sentences": 4},
+    "checkpoint": {"every": "5 steps", "keep": 10},
+}
+
+
+def write_corpus(folder: Path, pairs: list[Pair]) -> None:
+    folder.mkdir(parents=True)
+    for number, side in enumerate(("source", "target")):
+        (folder / side).write_text("".join(f"{pair[number]}\n" for pair in pairs), encoding="utf-8")
+
+
+class Trainings:
+    """Makes runs of one small recipe over one small corpus, and trains them."""
+
+    def __init__(self, folder: Path, pairs: list[Pair]) -> None:
+        self.folder = folder
+        self._numbers = itertools.count()
+        write_corpus(folder / "corpus", pairs)
+
+    def recipe(self, *overrides: str) -> Recipe:
+        files = {f"train_{side}": str(self.folder / "corpus" / side) for side in ("source", "target")}
+        return check({**SMALL, "data": {**SMALL["data"], **files}}, overrides)
+
+    def new(self, *overrides: str) -> RunDirectory:
+        path = self.folder / "runs" / str(next(self._numbers))
+        return RunDirectory.create(path, self.recipe(*overrides))
+
+    def change(self, run: RunDirectory, *overrides: str) -> None:
+        """As konvoi train --resume --set does."""
+        tables = run.recipe().model_dump(mode="json", exclude_none=True)
+        write_whole(run.recipe_file, check(tables, overrides).to_toml())
+
+    def killed_after(self, run: RunDirectory, step: int, *overrides: str) -> RunDirectory:
+        """A copy as if the run had been killed later on, when this checkpoint was its last."""
+        path = self.folder / "runs" / str(next(self._numbers))
+        shutil.copytree(run.path, path)
+        copy = RunDirectory.open(path)
+        for folder in copy.checkpoints.glob("step-*"):
+            if int(folder.name.removeprefix("step-")) > step:
+                shutil.rmtree(folder)
+        kept = sorted(folder.name for folder in copy.checkpoints.glob("step-*"))
+        assert kept and kept[-1] == f"step-{step:08d}"
+        write_json(copy.checkpoints / "index.json", {"last": kept, "best": []})
+        self.change(copy, *overrides)
+        return copy
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Our own data home; signal handlers, threads and environment are afterwards as before."""
+        environment, threads = dict(os.environ), torch.get_num_threads()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        os.environ.update(self.environment())
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+            torch.set_num_threads(threads)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def environment(self) -> dict[str, str]:
+        return {"KONVOI_HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1"}
+
+    def train(self, run: RunDirectory, resume: bool = False, checkpoint: str = "last") -> str:
+        """Alone, in this process; returns how it ended."""
+        with self.surroundings():
+            return work(run.path, World(), resume, quiet=True, checkpoint=checkpoint)
+
+    @contextmanager
+    def built(self, run: RunDirectory, resume: bool = False) -> Iterator[Run]:
+        """Ready for its first step, in this process."""
+        with self.surroundings():
+            built = build(run, World(), resume, quiet=True)
+            try:
+                yield built
+            finally:
+                built.writer.close()
+                built.team.close()
+
+    def trained(self, *overrides: str) -> RunDirectory:
+        run = self.new(*overrides)
+        assert self.train(run) == "finished"
+        return run
+
+    def train_together(self, run: RunDirectory, num_workers: int, resume: bool = False) -> int:
+        """torchrun's agent in this process, its workers in their own; returns the exit code."""
+        with self.surroundings():
+            return launch_local(run.path, num_workers, resume, quiet=True)
+
+    def start(self, run: RunDirectory, num_workers: int = 1, resume: bool = False) -> subprocess.Popen[str]:
+        """A process of its own, to send signals to: the worker itself, or the agent of several."""
+        if num_workers == 1:
+            arguments = ["-m", "konvoi.engine.worker", str(run.path), "--quiet", *(["--resume"] if resume else [])]
+        else:
+            call = f"launch_local(Path({str(run.path)!r}), {num_workers}, {resume}, quiet=True)"
+            program = f"import sys; from pathlib import Path; from konvoi.cluster.launch import launch_local; sys.exit({call})"
+            arguments = ["-c", program]
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, **self.environment()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def steps(run: RunDirectory, rank: int = 0) -> dict[int, dict[str, Any]]:
+    """By number; one that was repeated after a resume as it went the last time."""
+    return {event["step"]: event for event in run.events_of(rank) if event["kind"] == "step"}
+
+
+def losses(run: RunDirectory, after: int = 0) -> dict[int, float]:
+    return {step: event["loss"] for step, event in steps(run).items() if step > after}
+
+
+def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
+    return [event for event in run.events_of() if event["kind"] == kind]
+
+
+def checkpoint_steps(run: RunDirectory) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*"))
+
+
+def tensors(run: RunDirectory, file: str = "model", step: int | None = None) -> dict[str, Tensor]:
+    """Of a checkpoint, the last one unless told."""
+    step = checkpoint_steps(run)[-1] if step is None else step
+    return load_file(run.checkpoints / f"step-{step:08d}" / f"{file}.safetensors")
+
+
+def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and len(one) > 0 and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def state(run: RunDirectory) -> dict[str, Any]:
+    path = run.checkpoints / f"step-{checkpoint_steps(run)[-1]:08d}" / "state.json"
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Until something is so that the process brings about."""
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        if process.poll() is not None:
+            pytest.fail(f"ended too early with {process.returncode}: {process.stderr.read() if process.stderr else ''}")
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.02)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Process ids of its children."""
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(number) for number in text.split()]
+
+
+def is_alive(process_id: int) -> bool:
+    try:
+        state_letter = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state_letter != "Z"
+
+
+@pytest.fixture(scope="session")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    pairs = list(itertools.islice(read_tsv_pairs(KNOWN_SETS["demo-en-de"].embedded_path), NUM_PAIRS))
+    assert len(pairs) == NUM_PAIRS
+    return Trainings(tmp_path_factory.mktemp("trainings"), pairs)
