@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -22,7 +23,9 @@ class Length:
 
     def __str__(self) -> str:
         plural = "" if self.count == 1 else "s"
-        return f"{self.count:g} {self.unit}{plural}"
+        # All digits and no exponent, so that what is printed can be read again.
+        count = f"{Decimal(repr(self.count)):f}".removesuffix(".0")
+        return f"{count} {self.unit}{plural}"
 
     @property
     def seconds(self) -> float | None:
@@ -42,7 +45,7 @@ def parse(text: Any) -> Length:
     """Reads a duration; a plain number is refused because its unit would be a guess."""
     if isinstance(text, Length):
         return text
-    match = re.fullmatch(r"\s*(\d+(?:[._]\d+)*)\s*([a-zA-Z]+?)s?\s*", str(text))
+    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([a-zA-Z]+?)s?\s*", str(text))
     unit = match[2].lower() if match else ""
     if not match or unit not in UNITS:
         raise ValueError(f"must be {ALLOWED}")

@@ -86,32 +86,60 @@ class Config(Section):
         return self.model_copy(update=values | {"attention_dropout": attention_dropout})
 
 
-class Attention(nn.Module):
-    """Multi-head attention without biases; keys and values of the decoder are cached when it generates."""
+def split_heads(x_BTN: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """[B,T,parts*W] -> parts tensors [B,H,T,D]"""
+    batch, length, _ = x_BTN.shape
+    return x_BTN.view(batch, length, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def __init__(self, width: int, heads: int, dropout: float, causal: bool = False) -> None:
+
+def join_heads(x_BHTD: Tensor) -> Tensor:
+    """[B,H,T,D] -> [B,T,W]"""
+    return x_BHTD.transpose(1, 2).flatten(2)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself, without biases; one product makes queries, keys and values."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.causal, self.dropout = heads, causal, dropout
-        self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width, bias=False)
+        self.heads, self.dropout = heads, dropout
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
-    def _split(self, x_BTW: Tensor) -> Tensor:
-        batch, length, width = x_BTW.shape
-        return x_BTW.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+    def forward(self, x_BTW: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        query, key, value = split_heads(self.query_key_value(x_BTW), 3, self.heads)
+        probability = self.dropout if self.training else 0.0
+        out: Tensor = self.out(join_heads(attention(query, key, value, mask, causal, probability)))
+        return out
+
+    def step(self, x_B1W: Tensor, cache: LayerCache) -> Tensor:
+        """One more position, which sees itself and those in the cache."""
+        query, key, value = split_heads(self.query_key_value(x_B1W), 3, self.heads)
+        cache.append(key, value)
+        out: Tensor = self.out(join_heads(attention(query, *cache.own, mask=None, causal=False, probability=0.0)))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of the target to the memory; the memory's keys and values are computed once."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
 
     def keys_values(self, memory_BSW: Tensor) -> tuple[Tensor, Tensor]:
         """[B,H,S,D] each"""
-        return self._split(self.key(memory_BSW)), self._split(self.value(memory_BSW))
+        key, value = split_heads(self.key_value(memory_BSW), 2, self.heads)
+        return key, value
 
-    def forward(
-        self, x_BTW: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None, causal: bool = False
-    ) -> Tensor:
-        query = self._split(self.query(x_BTW))
+    def forward(self, x_BTW: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        (query,) = split_heads(self.query(x_BTW), 1, self.heads)
         probability = self.dropout if self.training else 0.0
-        mixed_BHTD = attention(query, *keys_values, mask=mask, causal=causal, probability=probability)
-        out: Tensor = self.out(mixed_BHTD.transpose(1, 2).reshape(x_BTW.shape))
+        mixed = attention(query, *keys_values, mask=mask, causal=False, probability=probability)
+        out: Tensor = self.out(join_heads(mixed))
         return out
 
 
@@ -132,14 +160,12 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, attention_dropout)
+        self.attention = SelfAttention(width, heads, attention_dropout)
         self.ffn_norm = nn.LayerNorm(width)
         self.ffn = FeedForward(width, ffn_width, dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        normed = self.attention_norm(x)
-        added = self.attention(normed, self.attention.keys_values(normed), mask)
-        x = dropout_add(x, added, self.dropout, self.training)
+        x = dropout_add(x, self.attention(self.attention_norm(x), mask), self.dropout, self.training)
         return dropout_add(x, self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
 
@@ -148,17 +174,15 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.self_norm = nn.LayerNorm(width)
-        self.self_attention = Attention(width, heads, attention_dropout)
+        self.self_attention = SelfAttention(width, heads, attention_dropout)
         self.cross_norm = nn.LayerNorm(width)
-        self.cross_attention = Attention(width, heads, attention_dropout)
+        self.cross_attention = CrossAttention(width, heads, attention_dropout)
         self.ffn_norm = nn.LayerNorm(width)
         self.ffn = FeedForward(width, ffn_width, dropout)
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None) -> Tensor:
         """All target positions at once; a position sees itself and those before it."""
-        normed = self.self_norm(x)
-        added = self.self_attention(normed, self.self_attention.keys_values(normed), None, causal=True)
-        x = dropout_add(x, added, self.dropout, self.training)
+        x = dropout_add(x, self.self_attention(self.self_norm(x), causal=True), self.dropout, self.training)
         return self._cross_and_ffn(x, self.cross_attention.keys_values(memory), memory_mask)
 
     def _cross_and_ffn(
@@ -170,9 +194,7 @@ class DecoderLayer(nn.Module):
 
     def step(self, x_B1W: Tensor, cache: LayerCache, memory_mask: Tensor | None) -> Tensor:
         """One more target position, after those in the cache."""
-        normed = self.self_norm(x_B1W)
-        cache.append(*self.self_attention.keys_values(normed))
-        x = x_B1W + self.self_attention(normed, cache.own, None)
+        x = x_B1W + self.self_attention.step(self.self_norm(x_B1W), cache)
         return self._cross_and_ffn(x, cache.memory, memory_mask)
 
 
@@ -238,7 +260,11 @@ class Model(nn.Module):
     def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
+                # Keys and values are rows of one weight, yet each starts as if it were alone.
+                is_feed_forward = module.bias is not None
+                parts = (module.weight,) if is_feed_forward else torch.split(module.weight, self.width)
+                for part in parts:
+                    nn.init.xavier_uniform_(part)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         nn.init.normal_(self.embedding.weight, std=self.width**-0.5)

@@ -156,8 +156,10 @@ class Task:
         hypotheses = self.translate_together(model, team, sources)
         pieces = self._pieces(hypotheses, references) if self.settings.pieces else None
         scores.update(corpus_scores(hypotheses, references, lowercase=self.settings.lowercase, pieces=pieces))
-        triples = list(zip(sources, references, hypotheses, strict=True))[: self.settings.samples]
-        samples = [{"source": s, "reference": r, "translation": h} for s, r, h in triples]
+        samples = [
+            {"source": sources[i], "reference": references[i], "translation": hypotheses[i]}
+            for i in _spread(len(sources), self.settings.samples)
+        ]
         return {**scores, "sentences": len(sources), "samples": samples}
 
     def _loss_scores(self, model: nn.Module, team: Team, split: str) -> dict[str, float]:
@@ -217,6 +219,12 @@ def unwrapped(model: nn.Module) -> Any:
     """The model itself, without what DDP or torch.compile put around it."""
     inner = getattr(model, "module", model)
     return getattr(inner, "_orig_mod", inner)
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """So many numbers below total, evenly apart: neighbours in a corpus are often alike."""
+    count = min(count, total)
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
 def _batch(source: Any, target: Any, device: torch.device) -> Batch:
