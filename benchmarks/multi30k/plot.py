@@ -21,7 +21,8 @@ def main(run: Path, out: Path) -> None:
     losses.set(xlabel="step", ylabel="loss per target token", title="Loss")
     losses.legend(frameon=False)
     scores.plot([e["step"] for e in scored], [e["bleu"] for e in scored], "o-", color="#2a7f62")
-    scores.annotate(f"{scored[-1]['bleu']:.1f}", (scored[-1]["step"], scored[-1]["bleu"]), (-8, -16), textcoords="offset points")
+    last = (scored[-1]["step"], scored[-1]["bleu"])
+    scores.annotate(f"{last[1]:.1f}", last, (-8, -16), textcoords="offset points")
     scores.set(xlabel="step", ylabel="BLEU on the validation set", title="BLEU")
     for axes in (losses, scores):
         axes.spines[["top", "right"]].set_visible(False)

@@ -49,7 +49,9 @@ def test_it_is_printed_with_all_its_digits(length: Length, text: str) -> None:
     assert str(length) == text
 
 
-@pytest.mark.parametrize("text", ["500", 500, 5.5, "steps", "", "-5 steps", "5 weeks", "1e3 steps", "1.2.3 steps", None])
+@pytest.mark.parametrize(
+    "text", ["500", 500, 5.5, "steps", "", "-5 steps", "5 weeks", "1e3 steps", "1.2.3 steps", None]
+)
 def test_what_has_no_number_or_no_known_unit_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be a number and one of steps, epochs"):
         parse(text)

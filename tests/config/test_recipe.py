@@ -92,14 +92,18 @@ def test_an_unknown_schedule_is_told_with_those_that_exist() -> None:
     assert found.startswith('schedule.name: is "cosin", did you mean "cosine"? (allowed: constant, ')
 
 
-@pytest.mark.parametrize("override", ['train.duration="60 steps"', "train.duration=60 steps", " train.duration = 60 steps"])
+@pytest.mark.parametrize(
+    "override", ['train.duration="60 steps"', "train.duration=60 steps", " train.duration = 60 steps"]
+)
 def test_an_override_needs_no_quotes(override: str) -> None:
     assert check(SMALLEST, [override]).train.duration == Length(60, "step")
 
 
 def test_overrides_keep_their_types_and_the_last_one_wins() -> None:
     settings = ["train.seed=2", "train.seed=3", "train.compile=true", "optim.beta2=0.98", 'optim.name="sgd"']
-    recipe = check(SMALLEST, [*settings, "schedule.name=piecewise", 'schedule.boundaries=["9 steps"]', "schedule.rates=[1,2]"])
+    recipe = check(
+        SMALLEST, [*settings, "schedule.name=piecewise", 'schedule.boundaries=["9 steps"]', "schedule.rates=[1,2]"]
+    )
     assert (recipe.train.seed, recipe.train.compile) == (3, True)
     assert (recipe.optim.beta2, recipe.optim.name) == (0.98, "sgd")
     assert recipe.schedule.model_dump()["rates"] == [1, 2]
@@ -119,7 +123,10 @@ def test_an_override_that_is_none_shows_how_one_looks(override: str) -> None:
     ("overrides", "problem"),
     [
         *(
-            ([f"schedule.name={name}", "schedule.learning_rate=1", "train.duration=3 minutes"], f"the {name} schedule must")
+            (
+                [f"schedule.name={name}", "schedule.learning_rate=1", "train.duration=3 minutes"],
+                f"the {name} schedule must",
+            )
             for name in ("cosine", "one-cycle", "polynomial")
         ),
         (["schedule.warmup=3 minutes"], "schedule.warmup: must be in steps or epochs"),

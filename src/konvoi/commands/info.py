@@ -176,6 +176,6 @@ def _sent_words(facts: dict[str, Any]) -> str:
 
 def _data_words(data: dict[str, Any]) -> str:
     if not data["prepared"]:
-        return f"{data['set']}: {data['why_not']}"
+        return f"{data['set']}: {data['why_not'].removeprefix(data['set'] + ': ')}"
     tokens = ", ".join(f"{side} {count:,}" for side, count in data["tokens"]["train"].items())
     return f"{data['set']}: {data['pairs']['train']:,} training pairs; tokens: {tokens}"

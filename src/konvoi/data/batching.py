@@ -30,8 +30,7 @@ class BatchPlan:
         self.seed = seed
         order = self._by_length(np.arange(len(target_lengths)))
         self._cuts = _cut(source_lengths[order], target_lengths[order], max_tokens)
-        self._epoch = -1
-        self._micro_batches: list[Indices] = []
+        self._epochs: dict[int, list[Indices]] = {}
 
     @property
     def num_per_epoch(self) -> int:
@@ -41,9 +40,11 @@ class BatchPlan:
     def __getitem__(self, position: int) -> Indices:
         """The sentences of a micro-batch, counted from the start of training."""
         epoch, number = divmod(position, self.num_per_epoch)
-        if epoch != self._epoch:
-            self._micro_batches, self._epoch = self.micro_batches(epoch), epoch
-        return self._micro_batches[number]
+        if epoch not in self._epochs:
+            # A step can reach over the end of an epoch: the one before stays as long.
+            self._epochs = {e: batches for e, batches in self._epochs.items() if e == epoch - 1}
+            self._epochs[epoch] = self.micro_batches(epoch)
+        return self._epochs[epoch][number]
 
     def num_targets(self, position: int) -> int:
         """Target tokens of a micro-batch, known to all ranks without a message."""

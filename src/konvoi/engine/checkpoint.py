@@ -47,13 +47,17 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 3, keep_best: int = 1, metric: str = "loss") -> None:
         self.folder, self.keep, self.keep_best, self.metric = folder, keep, keep_best, metric
-        self._saved: Path | None = None
+        self._saved: tuple[Path, dict[str, Any]] | None = None
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Writes beside, then renames: a killed run leaves the previous checkpoint whole."""
         final = self.path_of(checkpoint.step)
-        if final == self._saved:
+        # The state may have grown since: an evaluation after the last step belongs to it.
+        if (final, checkpoint.state) == self._saved:
             return final
+        for half_written in self.folder.glob(".step-*"):
+            # A killed run left it; no other writes here while this one does.
+            shutil.rmtree(half_written)
         temporary = self.folder / f".{final.name}.{os.getpid()}"
         needed_bytes = sum(
             t.numel() * t.element_size() for tensors in checkpoint.tensors.values() for t in tensors.values()
@@ -68,7 +72,7 @@ class Checkpoints:
             raise
         _take_place(temporary, final)
         self._remember(last=final.name)
-        self._saved = final
+        self._saved = (final, checkpoint.state)
         return final
 
     def path_of(self, step: int) -> Path:

@@ -30,7 +30,8 @@ class StepSums:
 def train(run: Run) -> str:
     """Trains until the recipe's end; returns finished, early_stop, time_budget or interrupted."""
     _begin(run)
-    ending = ""
+    # A run that went on after its end has nothing left to do.
+    ending = "finished" if _share_done(run) >= 1 else ""
     while not ending:
         sums = train_step(run)
         evaluate_now = _evaluates(run) and _is_due(run, "evaluate")

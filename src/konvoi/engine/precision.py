@@ -53,7 +53,8 @@ class Precision:
         skipped = not (gradient_norm < float("inf"))
         if not skipped and clip_norm and gradient_norm > clip_norm:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
-        if not skipped or self.scaler.is_enabled():
+        # The scaler could skip by itself, but a fused SGD would then keep a momentum that it never wrote.
+        if not skipped:
             self.scaler.step(optimizer)
         self.scaler.update()
         optimizer.zero_grad(set_to_none=True)

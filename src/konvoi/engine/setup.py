@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     team = Team(world)
     task = registry.find("task", recipe.name_of("task")).Task(recipe, device)
     _check_enough(task, recipe, team)
+    stored = Checkpoints(
+        directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
+    )
+    # Before anything is written: a damaged checkpoint ends it here.
+    resume_from = stored.choose(checkpoint)[0] if resume else None
     torch.manual_seed(recipe.train.seed)
     bare_model: nn.Module = task.build_model()
     sync_module = registry.find("sync", recipe.name_of("sync"))
@@ -97,23 +103,30 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         sync=sync,
         average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
         span=span_of(recipe, task.num_per_epoch, team.size),
-        checkpoints=Checkpoints(
-            directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
-        ),
+        checkpoints=stored,
         writer=Writer(directory, world.rank, world.size, facts, quiet),
     )
-    if resume:
-        load_checkpoint(run, checkpoint)
+    if resume_from:
+        load_checkpoint(run, resume_from)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
     run.model = sync.wrap(model)
+    sync.settle(lambda: _one_pass(run))
     _listen_for_signals(run)
     return run
 
 
-def load_checkpoint(run: Run, name: str) -> None:
-    """Continues from a checkpoint, which must be whole."""
-    loaded = checkpoints.load(run.checkpoints.choose(name)[0])
+def _one_pass(run: Run) -> None:
+    """Forward and back without a step; the first micro-batch of all, wherever the run goes on."""
+    with run.precision.autocast():
+        objective_sum, _ = run.task.loss_sums(run.model, run.task.micro_batch(0))
+    torch.autograd.backward(objective_sum)
+    run.optimizer.zero_grad(set_to_none=True)
+
+
+def load_checkpoint(run: Run, path: Path) -> None:
+    """Continues from a checkpoint that was verified."""
+    loaded = checkpoints.load(path)
     run.bare_model.load_state_dict(loaded.tensors["model"])
     optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
     if run.average:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -38,6 +38,15 @@ class Sync:
             gradient_as_bucket_view=True,
             static_graph=self.config.static_graph,
         )
+
+    def settle(self, one_pass: Callable[[], None]) -> None:
+        """Makes a resumed run add up gradients in the same order as one that was never stopped.
+
+        DDP fills its buckets anew after its first backward pass, and a gradient's place in them decides which worker's
+        part comes first in its sum. Three numbers or more round differently in another order; two do not.
+        """
+        if self.team.size > 2:
+            one_pass()
 
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:

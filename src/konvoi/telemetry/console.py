@@ -40,7 +40,8 @@ class Console:
 
     def step(self, event: dict[str, Any], done: float, line_due: bool) -> None:
         """The bar at every step, a line now and then."""
-        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {event['target_tokens_per_second']:,.0f} target tokens/s"
+        speed = f"{event['target_tokens_per_second']:,.0f} target tokens/s"
+        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {speed}"
         if self._progress:
             self._progress.update(self._bar, completed=done, description=text)
         if line_due and self._log:

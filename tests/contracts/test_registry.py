@@ -1,0 +1,140 @@
+"""A file's name is its entry; what every entry of a kind must have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import konvoi
+from konvoi import registry
+from konvoi.cluster.world import World
+from konvoi.config.section import Section
+from konvoi.config.sections import Evaluate
+from konvoi.errors import UserError
+from konvoi.sync import Team
+
+MODELS, SYNCS, TASKS = (registry.names(kind) for kind in ("model", "sync", "task"))
+
+NUM_PIECES = 40
+
+
+def small_transformer() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    module = registry.find("model", "transformer")
+    config = module.Config(size="tiny", width=32, ffn_width=64, heads=2, encoder_layers=1, decoder_layers=1)
+    pieces = torch.randint(4, NUM_PIECES, (3, 7), generator=torch.Generator().manual_seed(1))
+    return module.Model(config, NUM_PIECES, pad=0), lambda model: model(pieces, pieces.flip(1)).square().sum()
+
+
+# One line a model: how to make a small one, and how to get a number out of it.
+SMALL_MODELS = {"transformer": small_transformer}
+
+
+@pytest.mark.parametrize("kind", registry.ROOMS)
+def test_every_file_is_an_entry_unless_it_begins_with_a_line(kind: str) -> None:
+    folder = Path(konvoi.__file__).parent / registry.ROOMS[kind]
+    files = {file.stem for file in folder.glob("*.py") if not file.stem.startswith("_")}
+    assert files
+    assert set(registry.names(kind)) == files
+
+
+@pytest.mark.parametrize("kind", registry.ROOMS)
+def test_every_entry_can_be_found_and_names_itself_in_its_config(kind: str) -> None:
+    names = registry.names(kind)
+    assert names
+    for name in names:
+        config = registry.find(kind, name).Config
+        assert issubclass(config, Section)
+        assert config.model_fields["name"].default == name
+
+
+def test_a_name_that_does_not_exist_is_answered_with_a_near_one() -> None:
+    with pytest.raises(UserError) as caught:
+        registry.find("model", "transfomer")
+    assert caught.value.problem == 'there is no model "transfomer", did you mean "transformer"?'
+    assert "transformer" in caught.value.hint
+
+
+def test_a_private_file_is_no_entry() -> None:
+    with pytest.raises(UserError, match='there is no sync "_team"'):
+        registry.find("sync", "_team")
+
+
+def test_every_model_is_tried_here() -> None:
+    assert MODELS
+    assert set(MODELS) == set(SMALL_MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_knows_its_size_and_its_cost_without_being_built(name: str) -> None:
+    module, config = registry.find("model", name), registry.find("model", name).Config()
+    with torch.device("meta"):
+        model = module.Model(config, NUM_PIECES)
+    assert module.num_parameters(config, NUM_PIECES) == sum(p.numel() for p in model.parameters())
+    # Every weight of a matrix is multiplied once and added once, and that again twice backward, for most tokens.
+    cost = module.flops(config, NUM_PIECES, source_length=20.0, target_length=20.0)
+    assert 5 * module.num_parameters(config, NUM_PIECES) < cost < 10 * module.num_parameters(config, NUM_PIECES)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_goes_forward_and_back_to_every_weight(name: str) -> None:
+    torch.manual_seed(1)
+    model, number_of = SMALL_MODELS[name]()
+    torch.autograd.backward(number_of(model))
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_restored_by_its_state(name: str) -> None:
+    torch.manual_seed(1)
+    model, number_of = SMALL_MODELS[name]()
+    torch.manual_seed(2)
+    other, _ = SMALL_MODELS[name]()
+    model.eval(), other.eval()
+    assert number_of(model) != number_of(other)
+    other.load_state_dict(model.state_dict())
+    assert number_of(model) == number_of(other)
+
+
+def test_there_is_a_sync_and_a_task() -> None:
+    assert SYNCS and TASKS
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_a_sync_keeps_its_contract_on_one_worker(name: str) -> None:
+    module = registry.find("sync", name)
+    sync = module.Sync(module.Config(), Team(World()))
+    assert sync.num_averaged == 1
+    model = sync.wrap(nn.Linear(2, 1, bias=False))
+    with sync.micro_step(model, is_last=False):
+        model(torch.tensor([1.0, 2.0])).backward()
+    with sync.micro_step(model, is_last=True):
+        model(torch.tensor([10.0, 20.0])).backward()
+    sync.after_step(model, step=1)
+    # 1 + 10 and 2 + 20: alone, nothing is averaged
+    assert [p.grad.tolist() for p in model.parameters() if p.grad is not None] == [[[11.0, 22.0]]]
+    sync.load_state(json.loads(json.dumps(sync.state())))
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_a_sync_says_what_it_sends(name: str) -> None:
+    module = registry.find("sync", name)
+    sent = [module.bytes_per_step(module.Config(), 1_000_000, num_workers) for num_workers in (1, 2, 3, 4)]
+    assert sent[0] == 0
+    assert 0 < sent[1] <= sent[2] <= sent[3]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_has_all_that_the_loop_asks_for(name: str) -> None:
+    module = registry.find("task", name)
+    assert all(issubclass(getattr(module, table), Section) for table in ("Config", "Data", "Batching", "Evaluate"))
+    assert issubclass(module.Evaluate, Evaluate)
+    assert callable(module.prepare)
+    assert isinstance(module.Task.num_per_epoch, property)
+    for method in ("build_model", "num_targets", "micro_batch", "loss_sums", "evaluate"):
+        assert callable(getattr(module.Task, method))

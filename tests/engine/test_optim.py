@@ -1,0 +1,144 @@
+"""Optimisers by hand, and their state as plain tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from konvoi.config.sections import Optim
+from konvoi.engine import optim
+from konvoi.engine.average import MovingAverage
+
+NAMES = ("adam", "adamw", "sgd")
+
+
+def one_weight(value: float = 1.0) -> nn.Linear:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: float, rate: float = 0.1) -> None:
+    optim.set_rate(optimizer, rate)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, gradient)
+    optimizer.step()
+
+
+def build(model: nn.Module, **keys: Any) -> torch.optim.Optimizer:
+    return optim.build(Optim.model_validate(keys), model)
+
+
+def test_every_optimiser_is_in_this_file() -> None:
+    assert set(NAMES) == set(Optim.model_fields["name"].annotation.__args__)  # type: ignore[union-attr]
+
+
+def test_sgd_by_hand() -> None:
+    model = one_weight()
+    optimizer = build(model, name="sgd", momentum=0.5)
+    step(model, optimizer, gradient=2.0)
+    # momentum 2: 1 - 0.1 x 2 = 0.8
+    assert model.weight.item() == pytest.approx(0.8)
+    step(model, optimizer, gradient=4.0)
+    # momentum 0.5 x 2 + 4 = 5: 0.8 - 0.1 x 5 = 0.3
+    assert model.weight.item() == pytest.approx(0.3)
+
+
+def test_adam_by_hand() -> None:
+    model = one_weight()
+    optimizer = build(model, name="adam", beta1=0.9, beta2=0.99)
+    step(model, optimizer, gradient=2.0)
+    # Both moments are corrected for their start at 0: 1 - 0.1 x 2 / sqrt(4) = 0.9
+    assert model.weight.item() == pytest.approx(0.9)
+    step(model, optimizer, gradient=4.0)
+    # First moment  0.9 x 0.2 + 0.1 x 4 = 0.58, corrected by 1 - 0.9^2 = 0.19: 3.052632
+    # Second moment 0.99 x 0.04 + 0.01 x 16 = 0.1996, corrected by 1 - 0.99^2 = 0.0199: 10.030151, its root 3.167041
+    # 0.9 - 0.1 x 3.052632 / 3.167041 = 0.803612
+    assert model.weight.item() == pytest.approx(0.803612, rel=1e-5)
+
+
+def test_adamw_shrinks_the_weight_itself() -> None:
+    model = one_weight(2.0)
+    step(model, build(model, name="adamw", weight_decay=0.5), gradient=1.0)
+    # 2 x (1 - 0.1 x 0.5) - 0.1 x 1 = 1.8
+    assert model.weight.item() == pytest.approx(1.8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_decay_spares_biases_and_norms(name: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    nn.init.ones_(model[0].bias)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    step(model, build(model, name=name, weight_decay=0.5), gradient=0.0)
+    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {"0.weight"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_optimiser_is_restored_by_its_tensors(name: str) -> None:
+    models = [nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    one, other = (build(model, name=name) for model in models)
+    step(models[0], one, gradient=2.0)
+    models[1].load_state_dict(models[0].state_dict())
+    stored = {key: tensor.clone() for key, tensor in optim.state_tensors(one).items()}
+    optim.load_state_tensors(other, stored)
+    assert {key: tensor.tolist() for key, tensor in optim.state_tensors(other).items()} == {
+        key: tensor.tolist() for key, tensor in stored.items()
+    }
+    for gradient in (1.0, -3.0):
+        for model, optimizer in zip(models, (one, other), strict=True):
+            step(model, optimizer, gradient)
+    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+def test_before_the_first_step_there_is_nothing_to_store() -> None:
+    optimizer = build(one_weight())
+    assert optim.state_tensors(optimizer) == {}
+    optim.load_state_tensors(optimizer, {})
+
+
+def set_weight(model: nn.Linear, value: float) -> None:
+    with torch.no_grad():
+        model.weight.fill_(value)
+
+
+def test_the_moving_average_by_hand() -> None:
+    model = one_weight(0.0)
+    average = MovingAverage(model, decay=0.25)
+    set_weight(model, 11.0)
+    average.update(step=1)
+    # (1 + 1) / (10 + 1) = 2/11 is less than 0.25: 0 x 2/11 + 11 x 9/11 = 9
+    assert average.average[0].item() == pytest.approx(9.0)
+    set_weight(model, 1.0)
+    average.update(step=100)
+    # 101 / 110 is more than 0.25: 9 x 0.25 + 1 x 0.75 = 3
+    assert average.average[0].item() == pytest.approx(3.0)
+    assert model.weight.item() == 1.0
+
+
+def test_the_model_holds_the_average_for_a_while_and_then_its_own_weights() -> None:
+    model = one_weight(0.0)
+    average = MovingAverage(model, decay=0.25)
+    set_weight(model, 5.0)
+    with average.in_place():
+        assert model.weight.item() == 0.0
+    assert model.weight.item() == 5.0
+    with pytest.raises(KeyError), average.in_place():
+        raise KeyError
+    assert (model.weight.item(), average.average[0].item()) == (5.0, 0.0)
+
+
+def test_the_moving_average_is_restored_by_its_tensors() -> None:
+    model = nn.Linear(2, 3)
+    average = MovingAverage(model, decay=0.5)
+    nn.init.ones_(model.weight)
+    average.update(step=50)
+    stored: dict[str, Tensor] = {key: tensor.clone() for key, tensor in average.tensors().items()}
+    assert stored.keys() == {"weight", "bias"}
+    other = MovingAverage(nn.Linear(2, 3), decay=0.5)
+    other.load(stored)
+    assert all(torch.equal(stored[key], tensor) for key, tensor in other.tensors().items())
