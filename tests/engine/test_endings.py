@@ -84,8 +84,9 @@ def test_a_signal_ends_a_run_after_a_step_with_its_own_exit_code(
         if event["step"] == 4:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(Writer, "step", signal_at_four)
-    assert as_worker(trainings, run, monkeypatch) == 130
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "step", signal_at_four)
+        assert as_worker(trainings, run, monkeypatch) == 130
     # It came after step 4 was agreed upon; so step 5 is the last.
     assert (run.summary()["status"], run.summary()["steps"]) == ("interrupted", 5)
     assert checkpoint_steps(run) == [5]

@@ -8,11 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from konvoi.commands.output import print_json, progress_display
+from konvoi.commands.output import aligned, print_json, progress_display
 from konvoi.data.get import get
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import prepare
@@ -44,13 +41,12 @@ def list_sets(as_json: AsJson = False) -> None:
     ]
     if as_json:
         return print_json(rows)
-    table = _table("set", "training pairs", "languages", "licence", "here", "what it is")
+    cells = [("set", "training pairs", "languages", "licence", "here", "what it is")]
     for row in rows:
-        here = "yes" if row["here"] else "no"
-        languages = f"{row['source']}-{row['target']}"
+        languages, here = f"{row['source']}-{row['target']}", "yes" if row["here"] else "no"
         pairs = f"{row['train_pairs']:,}"
-        table.add_row(str(row["name"]), pairs, languages, str(row["licence"]), here, str(row["description"]))
-    Console().print(table)
+        cells.append((str(row["name"]), pairs, languages, str(row["licence"]), here, str(row["description"])))
+    typer.echo(aligned(cells))
 
 
 @app.command("get")
@@ -97,7 +93,7 @@ def prepare_set(
             from_folder=from_folder,
             report=report,
         )
-    print_json(prepared.info) if as_json else Console().print(_full_table(prepared.info))
+    print_json(prepared.info) if as_json else typer.echo(_in_full(prepared.info))
 
 
 @app.command("info")
@@ -112,10 +108,9 @@ def info(
     if not infos:
         typer.echo("nothing is prepared yet; try: konvoi data prepare demo-en-de")
     elif name is None:
-        Console().print(_overview_table(infos))
+        typer.echo(_overview(infos))
     else:
-        for one in infos:
-            Console().print(_full_table(one))
+        typer.echo("\n\n".join(_in_full(one) for one in infos))
 
 
 def _find_prepared(name: str | None) -> list[PreparedSet]:
@@ -140,29 +135,17 @@ def _checked(settings: dict[str, Any]) -> Data:
         raise RecipeError("konvoi data prepare", problems, hint="konvoi data prepare --help") from None
 
 
-def _table(*columns: str) -> Table:
-    """Names stay whole and paths fold: both are there to be copied."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    return table
-
-
-def _overview_table(infos: list[dict[str, Any]]) -> Table:
-    table = _table("set", "training pairs", "MB", "vocabulary", "made at", "where")
+def _overview(infos: list[dict[str, Any]]) -> str:
+    rows = [("set", "training pairs", "MB", "vocabulary", "made at", "where")]
     for one in infos:
         raw_mb = sum(one["raw_mb"].values())
         numbers = (f"{one['pairs']['train']:,}", f"{raw_mb:,.1f}", f"{one['vocabulary_size']:,}")
-        table.add_row(one["set"], *numbers, one["made_at"][:10], one["folder"])
-    return table
+        rows.append((one["set"], *numbers, one["made_at"][:10], one["folder"]))
+    return aligned(rows)
 
 
-def _full_table(one: dict[str, Any]) -> Table:
-    table = _table("what", "value")
-    table.add_row("set", f"{one['set']}: {one['source']} to {one['target']}")
-    for what, value in _facts(one):
-        table.add_row(what, value)
-    return table
+def _in_full(one: dict[str, Any]) -> str:
+    return aligned([("set", f"{one['set']}: {one['source']} to {one['target']}"), *_facts(one)])
 
 
 def _facts(one: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -97,7 +97,7 @@ def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "
     if not problems:
         problems += list(_contradictions(checked))
     if problems:
-        raise RecipeError(origin, problems, hint="konvoi recipes show demo shows a whole recipe with all its keys")
+        raise RecipeError(origin, problems, hint="konvoi recipes show demo --all lists every key")
     return Recipe(**checked)  # type: ignore[arg-type]
 
 
