@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from konvoi.cluster.launch import launch_local
 from konvoi.cluster.world import World
 from konvoi.config.recipe import Recipe, check
 from konvoi.data.sets import KNOWN_SETS
@@ -126,26 +126,68 @@ class Trainings:
         assert self.train(run) == "finished"
         return run
 
-    def train_together(self, run: RunDirectory, num_workers: int, resume: bool = False) -> int:
-        """torchrun's agent in this process, its workers in their own; returns the exit code."""
-        with self.surroundings():
-            return launch_local(run.path, num_workers, resume, quiet=True)
+    def train_together(self, run: RunDirectory, num_workers: int, resume: bool = False) -> list[int]:
+        """A process for each worker, with the variables that torchrun would set; returns their exit codes."""
+        port = free_port()
+        workers = [
+            self._start(worker_program(run, resume), torchrun_variables(rank, num_workers, port))
+            for rank in range(num_workers)
+        ]
+        return [ended(worker) for worker in workers]
 
-    def start(self, run: RunDirectory, num_workers: int = 1, resume: bool = False) -> subprocess.Popen[str]:
-        """A process of its own, to send signals to: the worker itself, or the agent of several."""
-        if num_workers == 1:
-            arguments = ["-m", "konvoi.engine.worker", str(run.path), "--quiet", *(["--resume"] if resume else [])]
-        else:
-            call = f"launch_local(Path({str(run.path)!r}), {num_workers}, {resume}, quiet=True)"
-            program = f"import sys; from pathlib import Path; from konvoi.cluster.launch import launch_local; sys.exit({call})"
-            arguments = ["-c", program]
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            env={**os.environ, **self.environment()},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, run: RunDirectory) -> BaseProcess:
+        """A worker alone in a process of its own, to send signals to."""
+        return self._start(worker_program(run, resume=False))
+
+    def launch(self, run: RunDirectory, num_workers: int) -> BaseProcess:
+        """torchrun's agent in a process of its own, its workers in theirs."""
+        call = f"launch_local(Path({str(run.path)!r}), {num_workers}, resume=False, quiet=True)"
+        imports = "import sys; from pathlib import Path; from konvoi.cluster.launch import launch_local"
+        return self._start(f"{imports}; sys.exit({call})")
+
+    def _start(self, program: str, variables: dict[str, str] | None = None) -> BaseProcess:
+        return start_process(program, {**self.environment(), **(variables or {})})
+
+
+def start_process(program: str, environment: dict[str, str]) -> BaseProcess:
+    """Forked from a server that has imported torch once: a fresh interpreter takes seconds for that."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["konvoi.engine.worker", "torch._dynamo", "konvoi.tasks.translation"])
+    # The environment is the server's, of the time when it began.
+    process = context.Process(target=exec, args=(f"import os; os.environ.update({environment!r}); {program}", {}))
+    process.start()
+    return process
+
+
+def torchrun_variables(rank: int, num_workers: int, port: int) -> dict[str, str]:
+    ranks = {"RANK": rank, "WORLD_SIZE": num_workers, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": num_workers}
+    variables = {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    return {name: str(value) for name, value in variables.items()}
+
+
+def worker_program(run: RunDirectory, resume: bool) -> str:
+    """python -m konvoi.engine.worker RUN, as Python."""
+    arguments = ["worker", str(run.path), "--quiet", *(["--resume"] if resume else [])]
+    return f"import sys; sys.argv = {arguments!r}; from konvoi.engine.worker import main; sys.exit(main())"
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+def ended(process: BaseProcess) -> int:
+    """Its exit code."""
+    process.join(PATIENCE_SECONDS)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+        pytest.fail("waited in vain for the end of a process")
+    process.close()
+    return code
 
 
 def steps(run: RunDirectory, rank: int = 0) -> dict[int, dict[str, Any]]:
@@ -175,23 +217,36 @@ def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and len(one) > 0 and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def assert_went_on_exactly(whole: RunDirectory, resumed: RunDirectory, after: int) -> None:
+    """Bit for bit."""
+    expected = losses(whole, after)
+    assert len(expected) > 0
+    assert losses(resumed, after) == expected
+    for key in ("gradient_norm", "learning_rate", "target_tokens"):
+        assert [event[key] for event in steps(resumed).values()] == [event[key] for event in steps(whole).values()]
+    files = {path.stem for path in whole.checkpoints.glob("*/*.safetensors")}
+    assert {"model", "optimizer"} <= files
+    last = checkpoint_steps(whole)[-1]
+    assert all(same_bits(tensors(whole, file, last), tensors(resumed, file, last)) for file in files)
+
+
 def state(run: RunDirectory) -> dict[str, Any]:
     path = run.checkpoints / f"step-{checkpoint_steps(run)[-1]:08d}" / "state.json"
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
-def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(is_so: Callable[[], bool], process: BaseProcess) -> None:
     """Until something is so that the process brings about."""
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     while not is_so():
-        if process.poll() is not None:
-            pytest.fail(f"ended too early with {process.returncode}: {process.stderr.read() if process.stderr else ''}")
+        if not process.is_alive():
+            pytest.fail(f"ended too early with {process.exitcode}")
         assert time.monotonic() < give_up_at, "waited in vain"
         time.sleep(0.02)
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
+def workers_of(process: BaseProcess) -> list[int]:
     """Process ids of its children."""
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return [int(number) for number in text.split()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from konvoi.config.duration import UNITS, Length, parse
@@ -12,6 +12,7 @@ WHOLE_STEPS = st.builds(Length, st.integers(1, 10**9).map(float), st.just("step"
 OTHERS = st.builds(Length, st.floats(1e-6, 1e9), st.sampled_from([unit for unit in UNITS if unit != "step"]))
 
 
+@settings(deadline=None)
 @given(st.one_of(WHOLE_STEPS, OTHERS))
 def test_what_is_printed_is_read_back_as_the_same(length: Length) -> None:
     assert parse(str(length)) == length

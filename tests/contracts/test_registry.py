@@ -111,6 +111,7 @@ def test_a_sync_keeps_its_contract_on_one_worker(name: str) -> None:
     sync = module.Sync(module.Config(), Team(World()))
     assert sync.num_averaged == 1
     model = sync.wrap(nn.Linear(2, 1, bias=False))
+    sync.settle(lambda: None)
     with sync.micro_step(model, is_last=False):
         model(torch.tensor([1.0, 2.0])).backward()
     with sync.micro_step(model, is_last=True):

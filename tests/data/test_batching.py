@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -15,6 +15,8 @@ from konvoi.data.prepare import Data, prepare
 from konvoi.data.tokens import TokenFile, TokenWriter
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
+
+ON_A_BUSY_MACHINE = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Pairs of lengths, source and target; max_tokens is at least the longest, as the task sees to.
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
@@ -38,7 +40,7 @@ def together(plan: BatchPlan, positions: range) -> list[int]:
     return sorted(int(index) for position in positions for index in plan[position])
 
 
-@settings(max_examples=60, deadline=None)
+@ON_A_BUSY_MACHINE
 @given(LENGTHS, MAX_TOKENS, st.integers(0, 3))
 def test_every_sentence_comes_exactly_once_in_an_epoch(
     lengths: list[tuple[int, int]], max_tokens: int, epoch: int
@@ -48,7 +50,7 @@ def test_every_sentence_comes_exactly_once_in_an_epoch(
     assert together(plan, positions) == list(range(len(lengths)))
 
 
-@settings(max_examples=60, deadline=None)
+@ON_A_BUSY_MACHINE
 @given(LENGTHS, MAX_TOKENS)
 def test_no_micro_batch_is_larger_than_it_may_be_with_its_padding(
     lengths: list[tuple[int, int]], max_tokens: int
@@ -59,7 +61,7 @@ def test_no_micro_batch_is_larger_than_it_may_be_with_its_padding(
         assert len(indices) * plan.source_lengths[indices].max() <= SOURCE_TOKENS_PER_TARGET_TOKEN * max_tokens
 
 
-@settings(max_examples=60, deadline=None)
+@ON_A_BUSY_MACHINE
 @given(LENGTHS, MAX_TOKENS)
 def test_every_rank_knows_how_many_targets_a_micro_batch_has(lengths: list[tuple[int, int]], max_tokens: int) -> None:
     plan = plan_of(lengths, max_tokens)
@@ -67,7 +69,7 @@ def test_every_rank_knows_how_many_targets_a_micro_batch_has(lengths: list[tuple
         assert plan.num_targets(position) == sum(lengths[index][1] for index in plan[position])
 
 
-@settings(max_examples=60, deadline=None)
+@ON_A_BUSY_MACHINE
 @given(LENGTHS, MAX_TOKENS)
 def test_micro_batches_of_more_than_eight_sentences_hold_a_multiple_of_eight(
     lengths: list[tuple[int, int]], max_tokens: int
@@ -138,7 +140,7 @@ def test_a_long_source_bounds_its_micro_batch_too() -> None:
 SENTENCES = st.lists(st.lists(st.integers(3, 500), min_size=1, max_size=20), min_size=1, max_size=30)
 
 
-@settings(max_examples=40, deadline=None)
+@ON_A_BUSY_MACHINE
 @given(SENTENCES, st.data())
 def test_gather_is_what_one_would_do_by_hand(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[int]], data: st.DataObject

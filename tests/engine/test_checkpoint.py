@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.processes import Trainings, checkpoint_steps
 
 from konvoi.engine import checkpoint as module
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage, load, weights
 from konvoi.errors import CheckpointError, MachineError
-from tests.processes import Trainings, checkpoint_steps
 
 
 def checkpoint(step: int, value: float = 0.0, size: int = 3) -> Checkpoint:
@@ -173,7 +173,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
 def test_a_run_with_a_damaged_checkpoint_is_not_resumed(trainings: Trainings) -> None:
     run = trainings.trained()
     flip_a_byte(run.checkpoints / step_name(12) / "model.safetensors")
-    with pytest.raises(CheckpointError, match="model.safetensors differs from its checksum") as caught:
+    with pytest.raises(CheckpointError, match=r"model\.safetensors differs from its checksum") as caught:
         trainings.train(run, resume=True)
     assert step_name(10) in caught.value.hint
 

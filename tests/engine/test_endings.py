@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.processes import Trainings, checkpoint_steps, events, losses, steps
 
 from konvoi.config.duration import Length, parse
 from konvoi.engine import worker
@@ -14,7 +15,6 @@ from konvoi.engine.progress import Progress
 from konvoi.errors import DataError
 from konvoi.run_directory import RunDirectory
 from konvoi.telemetry.writer import Writer
-from tests.processes import Trainings, checkpoint_steps, events, losses, steps
 
 # So small that no weight changes: no evaluation is better than the first.
 LEARNS_NOTHING = "schedule.learning_rate=1e-12"

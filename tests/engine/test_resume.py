@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import pytest
-
-from konvoi.engine import checkpoint as checkpoints
-from konvoi.run_directory import RunDirectory
 from tests.processes import (
     Trainings,
+    assert_went_on_exactly,
     checkpoint_steps,
     events,
     losses,
@@ -18,35 +15,22 @@ from tests.processes import (
     state,
     steps,
     tensors,
-    wait_until,
 )
+
+from konvoi.engine import checkpoint as checkpoints
 
 VARIANTS = {
     "adam": [],
     "adamw": ["optim.name=adamw", "optim.weight_decay=0.1"],
     "sgd": ["optim.name=sgd", "schedule.learning_rate=0.1"],
-    "nesterov": ["optim.name=sgd", "optim.nesterov=true", "schedule.learning_rate=0.1"],
     "moving average": ["train.ema_decay=0.9"],
     "accumulated": ["train.accumulate=2"],
     "warm-up": ["schedule.warmup=8 steps"],
     "falling": ["schedule.name=cosine", "schedule.learning_rate=0.003"],
     "bf16": ["train.precision=bf16"],
     "fp16": ["train.precision=fp16"],
-    # 1,460 pairs in micro-batches of 2,048 tokens are about 12 an epoch: 12 steps of 2 cross two boundaries.
-    "over epochs": ["batching.max_tokens=2048", "train.accumulate=2"],
+    "two threads": ["train.threads=2"],
 }
-
-
-def assert_went_on_exactly(whole: RunDirectory, resumed: RunDirectory, after: int) -> None:
-    expected = losses(whole, after)
-    assert len(expected) > 0
-    assert losses(resumed, after) == expected
-    for key in ("gradient_norm", "learning_rate", "target_tokens"):
-        assert [event[key] for event in steps(resumed).values()] == [event[key] for event in steps(whole).values()]
-    files = {path.stem for path in whole.checkpoints.glob("*/*.safetensors")}
-    assert {"model", "optimizer"} <= files
-    last = checkpoint_steps(whole)[-1]
-    assert all(same_bits(tensors(whole, file, last), tensors(resumed, file, last)) for file in files)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -57,11 +41,13 @@ def test_a_killed_run_goes_on_exactly(trainings: Trainings, variant: str) -> Non
     assert_went_on_exactly(whole, resumed, after=5)
 
 
-def test_the_variant_over_epochs_does_cross_a_boundary(trainings: Trainings) -> None:
-    whole = trainings.trained(*VARIANTS["over epochs"])
-    # 12 steps x 2 micro-batches reach into the third epoch, and the first boundary lies after the checkpoint at 5.
-    assert 2 * 5 < whole.summary()["micro_batches_per_epoch"] < 2 * 12
-    assert state(whole)["position"] == 24
+def test_a_killed_run_goes_on_exactly_over_the_end_of_an_epoch(trainings: Trainings) -> None:
+    whole = trainings.trained("batching.max_tokens=1536", "train.accumulate=2", "train.mode=train")
+    # The first epoch ends after the checkpoint at step 5, which is position 10, and before the last, position 24.
+    assert 10 < whole.summary()["micro_batches_per_epoch"] < 24
+    resumed = trainings.killed_after(whole, 5)
+    assert trainings.train(resumed, resume=True) == "finished"
+    assert_went_on_exactly(whole, resumed, after=5)
 
 
 def test_it_matters_where_a_run_goes_on(trainings: Trainings) -> None:
@@ -126,28 +112,3 @@ def test_the_best_score_survives_a_resume(trainings: Trainings) -> None:
     best = run.summary()["best"]
     assert best["step"] == 5
     assert (state(run)["scored_step"], state(run)["best"]["value"]) == (5, best["value"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_real_process_that_is_stopped_in_the_middle_goes_on_exactly(
-    trainings: Trainings, number: signal.Signals
-) -> None:
-    run = trainings.new("train.duration=100000 steps", "checkpoint.every=3 steps", "train.mode=train")
-    with trainings.start(run) as process:
-        wait_until(lambda: len(losses(run)) >= 8, process)
-        process.send_signal(number)
-        error = process.communicate()[1]
-    last = checkpoint_steps(run)[-1]
-    if number == signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
-        assert run.summary()["status"] == "running"
-        assert last % 3 == 0
-    else:
-        assert (process.returncode, error) == (130, "")
-        assert (run.summary()["status"], run.summary()["ending"]) == ("interrupted", "interrupted")
-        assert run.summary()["steps"] == last == max(losses(run))
-        assert [event["step"] for event in events(run, "interrupted")] == [last]
-    trainings.change(run, f"train.duration={last + 4} steps")
-    assert trainings.train(run, resume=True) == "finished"
-    whole = trainings.trained(f"train.duration={last + 4} steps", "train.mode=train", "checkpoint.every=1000 steps")
-    assert_went_on_exactly(whole, run, after=0)

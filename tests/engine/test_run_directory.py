@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import Trainings, events, steps
 
 from konvoi.config.recipe import check
 from konvoi.errors import RunError, UserError
@@ -24,7 +25,6 @@ from konvoi.run_directory import (
     write_json,
 )
 from konvoi.telemetry.environment import environment
-from tests.processes import Trainings, events, steps
 
 RECIPE = check(
     {"task": {"source": "en", "target": "de"}, "data": {"set": "demo-en-de"}, "train": {"duration": "5 steps"}}

@@ -1,4 +1,4 @@
-"""Several workers under torchrun's agent: they compute what one would, stop together, and leave nobody behind."""
+"""Several workers: they compute what one would, stop together, and leave nobody behind."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-
-from konvoi.engine.loop import scores_of
-from konvoi.run_directory import RunDirectory
 from tests.processes import (
     Trainings,
+    assert_went_on_exactly,
     checkpoint_steps,
+    ended,
     events,
     is_alive,
     losses,
@@ -24,6 +23,9 @@ from tests.processes import (
     wait_until,
     workers_of,
 )
+
+from konvoi.engine.loop import scores_of
+from konvoi.run_directory import RunDirectory
 
 SETTINGS = ("train.duration=10 steps", "evaluate.every=5 steps", "evaluate.max_sentences=10", "evaluate.beam=2")
 # Rounding may differ in every step, and Adam makes it no smaller; a wrong denominator would be off by far more.
@@ -40,13 +42,13 @@ class Together:
 def whole(request: pytest.FixtureRequest, trainings: Trainings) -> Together:
     """Never interrupted: 10 steps, checkpoints and evaluations at 5 and 10."""
     run = trainings.new(*SETTINGS)
-    assert trainings.train_together(run, request.param) == 0
+    assert trainings.train_together(run, request.param) == [0] * request.param
     return Together(request.param, run)
 
 
 def test_a_resumed_run_is_exact(trainings: Trainings, whole: Together) -> None:
     resumed = trainings.killed_after(whole.run, 5)
-    assert trainings.train_together(resumed, whole.num_workers, resume=True) == 0
+    assert trainings.train_together(resumed, whole.num_workers, resume=True) == [0] * whole.num_workers
     assert len(losses(whole.run, after=5)) == 5
     assert losses(resumed) == losses(whole.run)
     for file in ("model", "optimizer"):
@@ -69,7 +71,9 @@ def test_workers_compute_what_one_does_with_as_many_micro_batches(trainings: Tra
 
 
 def test_micro_batches_differ_in_size_so_that_the_denominator_matters(whole: Together) -> None:
-    own = [[event["own_target_tokens"] for event in steps(whole.run, rank).values()] for rank in range(whole.num_workers)]
+    own = [
+        [event["own_target_tokens"] for event in steps(whole.run, rank).values()] for rank in range(whole.num_workers)
+    ]
     assert any(len(set(shares)) > 1 for shares in zip(*own, strict=True))
     # Together they are all tokens of the step.
     assert [sum(shares) for shares in zip(*own, strict=True)] == [e["target_tokens"] for e in steps(whole.run).values()]
@@ -116,14 +120,48 @@ def test_scores_do_not_depend_on_how_the_evaluation_is_split(trainings: Training
             assert all(evaluations[number][key] == alone[key] for key in ("bleu", "chrf", "samples", "sentences"))
 
 
-def test_a_signal_to_the_launcher_makes_all_save_and_leave(trainings: Trainings) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_real_process_that_is_stopped_in_the_middle_goes_on_exactly(
+    trainings: Trainings, number: signal.Signals
+) -> None:
+    run = trainings.new("train.duration=100000 steps", "checkpoint.every=3 steps", "train.mode=train")
+    process = trainings.start(run)
+    wait_until(lambda: len(losses(run)) >= 8, process)
+    assert process.pid is not None
+    os.kill(process.pid, number)
+    code = ended(process)
+    last = checkpoint_steps(run)[-1]
+    if number == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+        assert run.summary()["status"] == "running"
+        assert last % 3 == 0
+    else:
+        assert code == 130
+        assert (run.summary()["status"], run.summary()["ending"]) == ("interrupted", "interrupted")
+        assert run.summary()["steps"] == last == max(losses(run))
+        assert [event["step"] for event in events(run, "interrupted")] == [last]
+    trainings.change(run, f"train.duration={last + 4} steps")
+    assert trainings.train(run, resume=True) == "finished"
+    whole = trainings.trained(f"train.duration={last + 4} steps", "train.mode=train", "checkpoint.every=1000 steps")
+    assert_went_on_exactly(whole, run, after=0)
+
+
+@pytest.fixture(scope="module")
+def never_evaluated(trainings: Trainings) -> RunDirectory:
+    """Two workers, 40 steps, to compare others with."""
+    run = trainings.new("train.duration=40 steps", "train.mode=train")
+    assert trainings.train_together(run, 2) == [0, 0]
+    return run
+
+
+def test_a_signal_to_the_launcher_makes_all_save_and_leave(trainings: Trainings, never_evaluated: RunDirectory) -> None:
     run = trainings.new("train.duration=100000 steps", "train.mode=train", "checkpoint.every=100000 steps")
-    with trainings.start(run, num_workers=2) as launcher:
-        wait_until(lambda: len(losses(run)) >= 3, launcher)
-        workers = workers_of(launcher)
-        launcher.send_signal(signal.SIGTERM)
-        launcher.communicate()
-    assert launcher.returncode == 130
+    launcher = trainings.launch(run, num_workers=2)
+    wait_until(lambda: len(losses(run)) >= 3, launcher)
+    workers = workers_of(launcher)
+    assert launcher.pid is not None
+    os.kill(launcher.pid, signal.SIGTERM)
+    assert ended(launcher) == 130
     assert len(workers) == 2 and not any(map(is_alive, workers))
     last = run.summary()["steps"]
     assert run.summary()["status"] == "interrupted"
@@ -131,18 +169,25 @@ def test_a_signal_to_the_launcher_makes_all_save_and_leave(trainings: Trainings)
     for rank in (0, 1):
         assert max(steps(run, rank)) == last
         assert [event["step"] for event in run.events_of(rank) if event["kind"] == "interrupted"] == [last]
+    assert_same_as_far_as_both_go(run, never_evaluated)
 
 
-def test_a_worker_that_dies_ends_the_run_for_all(trainings: Trainings) -> None:
+def test_a_worker_that_dies_ends_the_run_for_all(trainings: Trainings, never_evaluated: RunDirectory) -> None:
     run = trainings.new("train.duration=100000 steps", "train.mode=train", "checkpoint.every=3 steps")
-    with trainings.start(run, num_workers=2) as launcher:
-        wait_until(lambda: len(losses(run)) >= 4, launcher)
-        workers = workers_of(launcher)
-        os.kill(workers[1], signal.SIGKILL)
-        launcher.communicate()
-    assert launcher.returncode not in (0, 130)
+    launcher = trainings.launch(run, num_workers=2)
+    wait_until(lambda: len(losses(run)) >= 4, launcher)
+    workers = workers_of(launcher)
+    os.kill(workers[1], signal.SIGKILL)
+    assert ended(launcher) not in (0, 130)
     assert len(workers) == 2 and not any(map(is_alive, workers))
+    assert_same_as_far_as_both_go(run, never_evaluated)
     # Its checkpoints are whole: one worker can go on from the last.
     last = checkpoint_steps(run)[-1]
     trainings.change(run, f"train.duration={last + 1} steps")
     assert trainings.train(run, resume=True) == "finished"
+
+
+def assert_same_as_far_as_both_go(one: RunDirectory, other: RunDirectory) -> None:
+    common = losses(one).keys() & losses(other).keys()
+    assert len(common) >= 3
+    assert all(losses(one)[step] == losses(other)[step] for step in common)

@@ -1,3 +1,0 @@
-from tests.processes import trainings
-
-__all__ = ["trainings"]
