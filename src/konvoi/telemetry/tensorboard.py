@@ -28,7 +28,8 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._folder))
+            # A resumed run repeats the steps after its checkpoint; what was written of them before goes.
+            self._writer = SummaryWriter(str(self._folder), purge_step=event["step"])
         if event["kind"] == "step":
             tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
         else:
