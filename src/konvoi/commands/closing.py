@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,11 +60,13 @@ def _samples(evaluation: Scores) -> Iterator[str]:
 
 
 def _further(run: RunDirectory) -> Iterator[str]:
+    # From the Makefile konvoi is not on the PATH: then its folder belongs to what the user is to type.
+    folder = "" if shutil.which("konvoi") else f"{Path(sys.argv[0]).parent}/"
     yield f"the run is in {run.path}; look further with"
-    yield f"  konvoi eval {run.path}"
-    yield f'  konvoi translate {run.path} "..."'
-    yield f"  tensorboard --logdir {run.tensorboard}"
-    yield "  konvoi runs"
+    yield f"  {folder}konvoi eval {run.path}"
+    yield f'  {folder}konvoi translate {run.path} "Where is the station?"'
+    yield f"  {folder}tensorboard --logdir {run.tensorboard}"
+    yield f"  {folder}konvoi runs"
 
 
 def _evaluations(run: RunDirectory) -> dict[int, Scores]:
