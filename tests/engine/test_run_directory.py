@@ -30,7 +30,7 @@ RECIPE = check(
     {"task": {"source": "en", "target": "de"}, "data": {"set": "demo-en-de"}, "train": {"duration": "5 steps"}}
 )
 
-# Names that a program may rely on: shared/architecture.md
+# Names that a program may rely on: ARCHITECTURE.md
 PROMISED = {
     "status",
     "steps",
