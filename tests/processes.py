@@ -141,8 +141,8 @@ class Trainings:
 
     def launch(self, run: RunDirectory, num_workers: int) -> BaseProcess:
         """torchrun's agent in a process of its own, its workers in theirs."""
-        call = f"launch_local(Path({str(run.path)!r}), {num_workers}, resume=False, quiet=True)"
-        imports = "import sys; from pathlib import Path; from konvoi.cluster.launch import launch_local"
+        call = f"launch_local(main, [{str(run.path)!r}, '--quiet'], {num_workers})"
+        imports = "import sys; from konvoi.cluster.launch import launch_local; from konvoi.engine.worker import main"
         return self._start(f"{imports}; sys.exit({call})")
 
     def _start(self, program: str, variables: dict[str, str] | None = None) -> BaseProcess:

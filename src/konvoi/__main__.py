@@ -2,4 +2,6 @@
 
 from konvoi.cli import main
 
-main()
+# Guarded: where there are GPUs, workers are spawned and import this module again.
+if __name__ == "__main__":
+    main()

@@ -6,12 +6,14 @@ import logging
 import os
 import sys
 import uuid
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT
 
+Worker = Callable[[Sequence[str]], int]
 
-def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool, checkpoint: str = "last") -> int:
+
+def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> int:
     """Runs all workers to their end; returns the exit code of the run."""
     # Imported here: torch takes its second only when something is trained.
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -32,16 +34,10 @@ def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool, checkpo
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.2,
+        start_method=_start_method(),
     )
-    arguments = [
-        "-m",
-        "konvoi.engine.worker",
-        str(run),
-        *(["--resume", "--checkpoint", checkpoint] if resume else []),
-        *(["--quiet"] if quiet else []),
-    ]
     try:
-        elastic_launch(config, sys.executable)(*arguments)
+        elastic_launch(config, _work)(worker, arguments)
     except SignalException:
         return INTERRUPTED
     except ChildFailedError as error:
@@ -49,3 +45,16 @@ def launch_local(run: Path, num_workers: int, resume: bool, quiet: bool, checkpo
         code = error.get_first_failure()[1].exitcode
         return code if code > 0 else OUR_FAULT
     return DONE
+
+
+def _work(worker: Worker, arguments: Sequence[str]) -> None:
+    """In the worker's process: its exit code is how the agent learns what happened."""
+    if code := worker(arguments):
+        sys.exit(code)
+
+
+def _start_method() -> str:
+    """A fork has torch imported already, which saves seconds; a GPU's driver does not survive one."""
+    import torch
+
+    return "spawn" if torch.cuda.is_available() else "fork"

@@ -23,7 +23,7 @@ from konvoi.config.recipe import Recipe, read
 from konvoi.data import subwords
 from konvoi.data.prepared import PreparedSet
 from konvoi.engine.checkpoint import check_room
-from konvoi.engine.worker import work
+from konvoi.engine.worker import main, work
 from konvoi.errors import DataError, MachineError
 from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of, write_json
 from konvoi.telemetry.environment import environment
@@ -102,7 +102,8 @@ def _train_and_close(run: RunDirectory, recipe: Recipe, request: Request) -> int
 def _run_workers(run: RunDirectory, num_workers: int, request: Request) -> int:
     checkpoint = request.checkpoint or "last"
     if num_workers > 1:
-        return launch_local(run.path, num_workers, request.resume, request.quiet, checkpoint)
+        words = [str(run.path), *(["--resume", "--checkpoint", checkpoint] if request.resume else [])]
+        return launch_local(main, [*words, *(["--quiet"] if request.quiet else [])], num_workers)
     with _signals_restored():
         ending = work(run.path, World(), request.resume, request.quiet, checkpoint)
     return exit_codes.INTERRUPTED if ending == "interrupted" else exit_codes.DONE

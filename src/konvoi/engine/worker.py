@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from konvoi.cluster.world import World, from_environment
@@ -24,13 +25,14 @@ def work(path: Path, world: World, resume: bool, quiet: bool = False, checkpoint
         run.team.close()
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """The words of its command line -> its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--checkpoint", default="last")
     parser.add_argument("--quiet", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     world = from_environment()
     try:
         ending = work(arguments.run, world, arguments.resume, arguments.quiet, arguments.checkpoint)
