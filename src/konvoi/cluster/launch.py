@@ -21,7 +21,9 @@ def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> 
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # The agent warns of what we say ourselves, and in plainer words: a signal, a worker that ended.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
     # Gloo binds to whatever the host name resolves to; between local workers that must be loopback.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
