@@ -28,13 +28,13 @@ class Console:
     def start_bar(self, total: float, done: float) -> None:
         if self._rich.is_terminal and not self._rich.quiet:
             columns = (
-                BarColumn(bar_width=None),
+                BarColumn(bar_width=16),
                 TextColumn("{task.description}"),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
             )
-            self._progress = Progress(*columns, console=self._rich, transient=True, expand=True)
+            self._progress = Progress(*columns, console=self._rich, transient=True)
             self._bar = self._progress.add_task("starting", total=total, completed=round(done))
             self._progress.start()
 
@@ -43,7 +43,9 @@ class Console:
         speed = f"{event['target_tokens_per_second']:,.0f} target tokens/s"
         text = f"step {event['step']:,}  loss {event['loss']:.3f}  {speed}"
         if self._progress:
-            self._progress.update(self._bar, completed=done, description=text)
+            # Short, so that bar and times fit on 80 columns.
+            short = f"step {event['step']:,} loss {event['loss']:.3f} {event['target_tokens_per_second']:,.0f} tokens/s"
+            self._progress.update(self._bar, completed=done, description=short)
         if line_due and self._log:
             extra = f"  rate {event['learning_rate']:.2e}  {event['step_seconds']:.3f} s/step"
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}{extra}\n")
