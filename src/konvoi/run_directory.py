@@ -75,10 +75,14 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """No two trainings in one directory; the lock dies with its holder."""
-        with (self.path / ".lock").open("w") as file:
+        try:
+            file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}", hint="choose another --run") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise RunError(
                     f"{self.path} is being trained right now", hint="wait for it, or choose another --run"
                 ) from None
@@ -117,7 +121,8 @@ def newest_of(recipe_name: str, parent: Path = Path("runs")) -> RunDirectory:
         raise RunError(
             f"there is no run of {recipe_name} in {parent}/", hint="name it with --run, or leave out --resume"
         )
-    return runs[-1]
+    # By the time in its name: going on with a run rewrites its recipe.
+    return max(runs, key=lambda run: run.path.name)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from konvoi.config.recipe import Recipe
 from konvoi.engine.checkpoint import Checkpoints
 from konvoi.errors import CheckpointError, RunError
-from konvoi.run_directory import RunDirectory, write_whole
+from konvoi.run_directory import RunDirectory, write_json, write_whole
 
 MAY_CHANGE = {f"train.{key}" for key in ("duration", "time_budget", "workers", "patience", "log_every", "threads")}
 MAY_CHANGE_IN = ("checkpoint", "evaluate")
@@ -27,8 +27,8 @@ def differences(stored: Recipe, given: Recipe) -> Differences:
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
-def adopt(run: RunDirectory, given: Recipe) -> Differences:
-    """Writes what may change into the run's recipe; refuses, all at once, what may not."""
+def compare(run: RunDirectory, given: Recipe) -> Differences:
+    """What was given now and is not in the run's recipe; refuses, all at once, what may not change."""
     changes = differences(run.recipe(), given)
     refused = [key for key in changes if not _may_change(key)]
     if refused:
@@ -37,16 +37,38 @@ def adopt(run: RunDirectory, given: Recipe) -> Differences:
             f"{run.path} was begun with another recipe:\n{lines}",
             hint="repeat what the run was begun with (--set ...), or begin a new one without --resume",
         )
-    if changes:
-        write_whole(run.recipe_file, given.to_toml())
-        for key in changes:
-            typer.echo(_words(key, changes[key]), err=True)
+    if "train.workers" in changes and "epoch" in (given.train.duration.unit, run.recipe().train.duration.unit):
+        raise RunError(
+            f"{run.path}: its duration is in epochs, whose number of steps changes with train.workers",
+            hint='keep --workers as it was, or give the whole in steps: --set train.duration="... steps"',
+        )
     return changes
+
+
+def adopt(run: RunDirectory, given: Recipe, changes: Differences) -> None:
+    """Writes the changes into the run's recipe, once nothing else can fail."""
+    if not changes:
+        return
+    write_whole(run.recipe_file, given.to_toml())
+    if run.summary().get("status") == "finished":
+        write_json(run.summary_file, {**run.summary(), "status": "interrupted"})
+    for key in changes:
+        typer.echo(_words(key, changes[key]), err=True)
 
 
 def is_done(run: RunDirectory, changes: Differences) -> bool:
     """Whether there is nothing left to train."""
     return run.summary().get("status") == "finished" and not ENDINGS & changes.keys()
+
+
+def key_of_ending(run: RunDirectory) -> str:
+    """What to raise so that a finished run goes on."""
+    endings = {"early_stop": "train.patience", "time_budget": "train.time_budget"}
+    return endings.get(run.summary().get("ending", ""), "train.duration")
+
+
+def has_no_checkpoint(run: RunDirectory) -> bool:
+    return not any(run.checkpoints.glob("step-*"))
 
 
 def check_checkpoint(run: RunDirectory, name: str, command: str) -> None:

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -62,24 +62,29 @@ def _begin(request: Request, recipe: Recipe) -> int:
     # Before the data, which may take long; and the data before the directory, which should not stay behind.
     check_free(path)
     prepared = _prepare(recipe)
+    _check_room(path, recipe, prepared)
     run = RunDirectory.create(path, recipe)
     with run.locked():
         shutil.copyfile(prepared.folder / subwords.FILE_NAME, run.vocabulary_file)
         write_json(run.environment_file, environment(_devices(), recipe.train.workers))
-        _check_room(run, recipe, prepared)
         return _train_and_close(run, recipe, request)
 
 
 def _go_on(request: Request, recipe: Recipe) -> int:
     run = RunDirectory.open(request.run) if request.run else newest_of(request.recipe)
     with run.locked():
-        changes = resume.adopt(run, recipe)
-        resume.check_checkpoint(run, request.checkpoint or "last", request.resume_command(run))
+        changes = resume.compare(run, recipe)
+        if not request.checkpoint and resume.has_no_checkpoint(run):
+            typer.echo("it was stopped before its first checkpoint and begins anew", err=True)
+            request = replace(request, resume=False)
+        else:
+            resume.check_checkpoint(run, request.checkpoint or "last", request.resume_command(run))
         if resume.is_done(run, changes) and not request.checkpoint:
-            typer.echo(f'{run.path} has finished; to train longer: --set train.duration="..."', err=True)
+            typer.echo(f"{run.path} has finished; to train longer: --set {resume.key_of_ending(run)}=...", err=True)
             typer.echo("\n".join(closing_lines(run)))
             return exit_codes.DONE
         check_same_vocabulary(run, _prepare(recipe))
+        resume.adopt(run, recipe, changes)
         return _train_and_close(run, recipe, request)
 
 
@@ -146,8 +151,9 @@ def _devices() -> list[str]:
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] or ["cpu"]
 
 
-def _check_room(run: RunDirectory, recipe: Recipe, prepared: PreparedSet) -> None:
+def _check_room(path: Path, recipe: Recipe, prepared: PreparedSet) -> None:
     """Now rather than at the first checkpoint, hours later."""
     model = registry.find("model", recipe.name_of("model"))
     num_parameters = model.num_parameters(recipe.model, prepared.info["vocabulary_size"])
-    check_room(run.checkpoints, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    check_room(existing, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)

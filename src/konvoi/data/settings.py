@@ -55,6 +55,12 @@ class Data(Cleaning):
             raise ValueError(f'there is no set "{name}"{near} (known: {", ".join((*KNOWN_SETS, OWN))})')
         return name
 
+    @field_validator(*OWN_FILES)
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """A run goes on from any folder."""
+        return path.expanduser().absolute() if path else None
+
     @model_validator(mode="after")
     def _files_fit_the_set(self) -> Data:
         given = [key for key in OWN_FILES if getattr(self, key) is not None]
@@ -69,7 +75,7 @@ class Data(Cleaning):
     def own_files(self, split: str) -> tuple[Path, Path] | None:
         """The two own files of a split, where given."""
         source, target = getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
-        return (source.expanduser(), target.expanduser()) if source and target else None
+        return (source, target) if source and target else None
 
     def settings_that_matter(self) -> dict[str, Any]:
         """What a prepared set depends on, besides the content of its files."""

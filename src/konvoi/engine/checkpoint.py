@@ -88,6 +88,15 @@ class Checkpoints:
         best.insert(place, {"checkpoint": path.name, "metric": self.metric, "value": value})
         self._remember(best=best[: self.keep_best])
 
+    def forget_after(self, step: int) -> None:
+        """Whoever goes back to a step gives up what came after it, lest two histories be averaged or compared."""
+        index = self.index()
+        latest = self.path_of(step).name
+        best = [entry for entry in index["best"] if entry["checkpoint"] <= latest]
+        abandoned = [name for name in index["last"] if name > latest]
+        if abandoned or best != index["best"]:
+            write_json(self.folder / "index.json", {"last": [n for n in index["last"] if n <= latest], "best": best})
+
     def _remember(self, last: str | None = None, best: list[dict[str, Any]] | None = None) -> None:
         index = self.index()
         if last is not None:

@@ -215,6 +215,8 @@ def _finish(run: Run, ending: str) -> None:
     if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
         evaluate(run)
     save(run)
+    # A worker that left now would be taken for a failed one, and the first be ended in the midst of its save.
+    run.team.sum([0.0])
     status = "interrupted" if ending == "interrupted" else "finished"
     run.writer.event(status, step=run.progress.step, ending=ending)
     _summarise(run, status, ending)

@@ -136,6 +136,8 @@ def load_checkpoint(run: Run, path: Path) -> None:
     run.progress = Progress.from_state(loaded.state)
     run.seconds_before = run.progress.seconds
     run.writer.forget_after(run.progress.step)
+    if run.team.rank == 0:
+        run.checkpoints.forget_after(run.progress.step)
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:
@@ -193,10 +195,12 @@ def _facts(
 
 
 def _listen_for_signals(run: Run) -> None:
-    """Ctrl-C and SIGTERM end the run after the step it is in; all ranks agree on which that is."""
+    """Ctrl-C, SIGTERM and a lost terminal end the run after the step it is in; all ranks agree on which that is."""
 
     def request_stop(number: int, frame: Any) -> None:
         run.stop_requested = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, request_stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # nohup has it ignored on purpose.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, request_stop)

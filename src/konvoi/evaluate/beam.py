@@ -212,7 +212,7 @@ def translate_lines(
             source_BS = _padded([[*ids[index], EOS] for index in batch]).to(device)
             found = beam_search(model, source_BS, beam=beam, length_penalty=length_penalty, num_best=1)
             for index, hypotheses in zip(batch, found, strict=True):
-                translations[index] = subwords.decode(hypotheses[0].ids)
+                translations[index] = subwords.decode(hypotheses[0].ids if hypotheses else [])
     return translations
 
 

@@ -15,6 +15,8 @@ from torch.nn import functional
 
 # Rows of logits in flight: 256 x 10,000 x 4 bytes stay inside a last-level cache.
 ROWS_PER_CHUNK = 256
+# fp16 holds 6e-8 to 65,504; a share times this lies well inside.
+FP16_BOOST = 1024.0
 # Below this many keys one batched product beats the blocked kernel (2.6x at 14 keys, 2026-11-15).
 SHORT_KEYS = 64
 
@@ -153,6 +155,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         num_pieces = weight_VW.shape[0]
         weight_sum_W = weight_VW.sum(0)
+        # Small shares would vanish in fp16, before the loss scale could save them.
+        boost = FP16_BOOST if hidden_NW.dtype == torch.float16 else 1.0
         grad_hidden = torch.empty_like(hidden_NW) if want_grad else None
         grad_weight = torch.zeros_like(weight_VW, dtype=torch.float32) if want_grad else None
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
@@ -172,13 +176,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss_sum += (log_total - (1 - smoothing) * right - smoothing * uniform).sum()
             likelihood_sum += (log_total - right).sum()
             if grad_hidden is not None and grad_weight is not None:
+                shares = shares.mul_(boost) if boost != 1 else shares
                 torch.mm(shares, weight_VW, out=grad_hidden[rows])
                 _add_product(grad_weight, shares.t(), hidden)
         if grad_hidden is not None and grad_weight is not None:
-            grad_hidden -= (1 - smoothing) * weight_VW[targets_N] + smoothing / num_pieces * weight_sum_W
+            grad_weight /= boost
+            grad_hidden -= boost * ((1 - smoothing) * weight_VW[targets_N] + smoothing / num_pieces * weight_sum_W)
+            ctx.boost = boost
             grad_weight.index_add_(0, targets_N, hidden_NW.float(), alpha=-(1 - smoothing))
             grad_weight -= smoothing / num_pieces * hidden_NW.sum(0, dtype=torch.float32)
-            ctx.save_for_backward(grad_hidden, grad_weight.to(weight_VW.dtype))
+            ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(likelihood_sum)
         return loss_sum, likelihood_sum
 
@@ -186,7 +193,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         scale = grads[0]
-        return grad_hidden * scale.to(grad_hidden.dtype), grad_weight * scale.to(grad_weight.dtype), None, None, None
+        grad_weight = (grad_weight * scale).to(grad_hidden.dtype)
+        return grad_hidden * (scale / ctx.boost).to(grad_hidden.dtype), grad_weight, None, None, None
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -12,8 +12,8 @@ from torch import distributed
 from konvoi.cluster.world import World
 
 T = TypeVar("T")
-# Long: data is opened and models are built before the first collective.
-START_TIMEOUT = timedelta(minutes=10)
+# Long: others wait in a collective while the first rank saves, and at the start while data is opened.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 class Team:
@@ -24,7 +24,7 @@ class Team:
         if self.size > 1:
             # Gloo for small things on the CPU, NCCL for gradients on GPUs.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            distributed.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=START_TIMEOUT)
+            distributed.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=COLLECTIVE_TIMEOUT)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element by element over all ranks."""
