@@ -106,6 +106,24 @@ def test_resume_goes_on_for_longer(konvoi, tiny_recipe, run_copy):
     assert "restart" in {event["kind"] for event in run.events_of()}
 
 
+def test_a_run_without_a_checkpoint_begins_anew(konvoi, tiny_recipe, run_copy):
+    shutil.rmtree(run_copy / "checkpoints")
+    (run_copy / "checkpoints").mkdir()
+    (run_copy / "summary.json").write_text('{"status": "failed"}', encoding="utf-8")
+    result = konvoi("train", tiny_recipe, "--run", run_copy, "--resume", "--set", 'train.duration="3 steps"')
+    assert result.exit_code == 0, result.stderr
+    assert "begins anew" in result.stderr
+    assert RunDirectory.open(run_copy).summary()["steps"] == 3
+
+
+def test_epochs_and_another_number_of_workers_do_not_go_together(konvoi, tiny_recipe, run_copy):
+    changes = ("--workers", "2", "--set", 'train.duration="3 epochs"')
+    result = konvoi("train", tiny_recipe, "--run", run_copy, "--resume", *changes)
+    assert result.exit_code == 2
+    assert "its duration is in epochs" in result.stderr
+    assert str(RunDirectory.open(run_copy).recipe().train.duration) == "20 steps"
+
+
 def test_a_finished_run_is_not_trained_again(konvoi, tiny_recipe, trained_run):
     result = konvoi("train", tiny_recipe, "--run", trained_run, "--resume")
     assert result.exit_code == 0

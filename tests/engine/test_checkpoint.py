@@ -222,3 +222,14 @@ def test_a_disk_that_fills_while_we_write_leaves_no_half_checkpoint(
         checkpoints.save(checkpoint(2, size=TOO_LARGE))
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["index.json", whole.name]
     assert checkpoints.last() == whole and damage(whole) == ""
+
+
+def test_whoever_goes_back_gives_up_what_came_after(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, keep_best=2, metric="bleu")
+    for step, bleu in ((1, 10.0), (2, 30.0), (3, 20.0)):
+        checkpoints.rank_by_score(checkpoints.save(checkpoint(step)), bleu)
+    checkpoints.forget_after(1)
+    checkpoints.rank_by_score(checkpoints.save(checkpoint(2, value=1.0)), 15.0)
+    assert [path.name for path in checkpoints.choose("average")] == [step_name(1), step_name(2)]
+    assert checkpoints.index()["best"][0] == {"checkpoint": step_name(2), "metric": "bleu", "value": 15.0}
+    assert names(tmp_path) == [step_name(1), step_name(2)]

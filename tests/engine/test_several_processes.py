@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -25,6 +27,7 @@ from tests.processes import (
 )
 
 from konvoi.engine.loop import scores_of
+from konvoi.exit_codes import OUR_FAULT
 from konvoi.run_directory import RunDirectory
 
 SETTINGS = ("train.duration=10 steps", "evaluate.every=5 steps", "evaluate.max_sentences=10", "evaluate.beam=2")
@@ -191,3 +194,16 @@ def assert_same_as_far_as_both_go(one: RunDirectory, other: RunDirectory) -> Non
     common = losses(one).keys() & losses(other).keys()
     assert len(common) >= 3
     assert all(losses(one)[step] == losses(other)[step] for step in common)
+
+
+def test_the_traceback_of_a_worker_is_seen() -> None:
+    program = (
+        "import os, sys; from konvoi.cluster.launch import launch_local\n"
+        "def fails(words):\n"
+        "    if os.environ['RANK'] == '1': raise ValueError(words[0])\n"
+        "    return 0\n"
+        "sys.exit(launch_local(fails, ['nobody expected this'], 2))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == OUR_FAULT
+    assert "ValueError: nobody expected this" in result.stderr

@@ -249,3 +249,23 @@ def test_attention_with_dropout_has_the_expectation_of_attention_without(keys: i
     count = 50 * 3 * 2 * keys
     assert is_near_by_chance(sum(draws) / 50, 1.0, math.sqrt(0.25 / 0.75), count)
     assert len(set(draws)) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gradients_are_near_those_of_fp32_even_where_shares_are_tiny(dtype: torch.dtype) -> None:
+    # 60,000 pieces of like probability: a share of 1.7e-5 is subnormal in fp16.
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(20, 16, generator=generator)
+    weight = 0.01 * torch.randn(60_000, 16, generator=generator)
+    targets = torch.randint(0, 60_000, (20,), generator=generator)
+
+    def gradient(kind: torch.dtype) -> torch.Tensor:
+        own = weight.to(kind, copy=True).requires_grad_()
+        loss_sum, _ = linear_cross_entropy(hidden.to(kind), own, targets, 0.0)
+        torch.autograd.backward(loss_sum * 64)
+        assert own.grad is not None
+        is_target = torch.zeros(60_000, dtype=torch.bool).index_fill_(0, targets, True)
+        return own.grad.float()[~is_target]
+
+    exact = gradient(torch.float32)
+    assert (gradient(dtype) - exact).norm() / exact.norm() < 0.02

@@ -108,6 +108,8 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     )
     if resume_from:
         load_checkpoint(run, resume_from)
+    else:
+        run.writer.forget_after(0)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
     run.model = sync.wrap(model)
