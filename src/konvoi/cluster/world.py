@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,10 +28,6 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     launcher: str = "none"
-
-    @property
-    def host(self) -> str:
-        return socket.gethostname()
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> World:

@@ -149,9 +149,13 @@ def _use_device(world: World, recipe: Recipe) -> torch.device:
         return device
     keep_memory()
     # More threads than cores make every parallel region wait for a thread that is not running.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(recipe.train.threads or max(1, cores // world.local_size))
+    torch.set_num_threads(recipe.train.threads or max(1, num_cores() // world.local_size))
     return torch.device("cpu")
+
+
+def num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> None:

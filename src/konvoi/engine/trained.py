@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from konvoi.config.recipe import Recipe
 from konvoi.data.subwords import Subwords
 from konvoi.engine.checkpoint import Checkpoints, weights
 from konvoi.engine.precision import Precision, fastest
-from konvoi.engine.setup import keep_memory
+from konvoi.engine.setup import keep_memory, num_cores
 from konvoi.errors import CheckpointError, RunError
 from konvoi.run_directory import RunDirectory
 
@@ -62,5 +61,5 @@ def _use_whole_machine() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     keep_memory()
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    torch.set_num_threads(num_cores())
     return torch.device("cpu")

@@ -99,8 +99,6 @@ def prepare(recipe: Recipe, report: Callable[[str, int], None] | None = None) ->
 class Task:
     """The recipe's corpus opened on one rank."""
 
-    unit = "target tokens"
-
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         assert isinstance(recipe.task, Config) and isinstance(recipe.batching, Batching)
         assert isinstance(recipe.evaluate, Evaluate)
