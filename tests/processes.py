@@ -23,11 +23,12 @@ from torch import Tensor
 
 from konvoi.cluster.world import World
 from konvoi.config.recipe import Recipe, check
-from konvoi.data.sets import KNOWN_SETS
 from konvoi.data.text import Pair, read_tsv_pairs
 from konvoi.engine.setup import Run, build
 from konvoi.engine.worker import work
-from konvoi.run_directory import RunDirectory, write_json, write_whole
+from konvoi.fetch.sets import KNOWN_SETS
+from konvoi.folder import write_json, write_whole
+from konvoi.run_directory import RunDirectory
 
 NUM_PAIRS = 1500
 # Only against a hang: nothing here takes as long when all is well.

@@ -1,6 +1,6 @@
 """The run directory, the interface between training and everything that reads it. Does not import torch.
 
-    recipe.toml  environment.json  summary.json  log.txt  vocabulary.model
+    recipe.toml  environment.json  data.json  summary.json  log.txt  vocabulary.model
     events/rank0.jsonl ...   tensorboard/   checkpoints/
 
 Names that a program may rely on; they change only together with FORMAT_VERSION.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from konvoi.config.recipe import Recipe, check, read_toml
-from konvoi.errors import RunError, UserError
+from konvoi.errors import RunError
+from konvoi.folder import read_json, write_whole
 
 FORMAT_VERSION = 1
 
@@ -34,6 +34,7 @@ class RunDirectory:
         self.summary_file = path / "summary.json"
         self.log_file = path / "log.txt"
         self.vocabulary_file = path / "vocabulary.model"
+        self.data_file = path / "data.json"
         self.events = path / "events"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
@@ -123,28 +124,6 @@ def newest_of(recipe_name: str, parent: Path = Path("runs")) -> RunDirectory:
         )
     # By the time in its name: going on with a run rewrites its recipe.
     return max(runs, key=lambda run: run.path.name)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Beside, then rename: a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Empty where the file does not exist yet."""
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return value
-    except FileNotFoundError:
-        return {}
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -15,14 +15,13 @@ from tests.processes import Trainings, events, steps
 
 from konvoi.config.recipe import check
 from konvoi.errors import RunError, UserError
+from konvoi.folder import read_json, write_json
 from konvoi.run_directory import (
     FORMAT_VERSION,
     RunDirectory,
     find_runs,
     new_path,
     newest_of,
-    read_json,
-    write_json,
 )
 from konvoi.telemetry.environment import environment
 

@@ -9,7 +9,8 @@ import typer
 from konvoi.config.recipe import Recipe
 from konvoi.engine.checkpoint import Checkpoints
 from konvoi.errors import CheckpointError, RunError
-from konvoi.run_directory import RunDirectory, write_json, write_whole
+from konvoi.folder import write_json, write_whole
+from konvoi.run_directory import RunDirectory
 
 MAY_CHANGE = {f"train.{key}" for key in ("duration", "time_budget", "workers", "patience", "log_every", "threads")}
 MAY_CHANGE_IN = ("checkpoint", "evaluate")

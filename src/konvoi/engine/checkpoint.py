@@ -27,7 +27,7 @@ from torch import Tensor
 
 from konvoi.errors import CheckpointError, MachineError
 from konvoi.evaluate.scores import is_better
-from konvoi.run_directory import read_json, write_json
+from konvoi.folder import read_json, write_json
 
 Tensors = dict[str, Tensor]
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events, write_json
+from konvoi.folder import write_json
+from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events
 from konvoi.telemetry.console import Console
 from konvoi.telemetry.events import EventWriter, finite
 from konvoi.telemetry.tensorboard import TensorBoard
