@@ -277,6 +277,23 @@ def test_a_step_equals_the_forward_pass_at_each_position(lengths: tuple[int, int
     torch.testing.assert_close(one_by_one, at_once, atol=2e-4, rtol=1e-4)
 
 
+def test_rows_beyond_the_vocabulary_are_never_generated() -> None:
+    # 8 rows but 6 pieces: 6 and 7 would be best, 4 then comes first, 5 second
+    script = {(): {7: 0.5, 6: 0.3, 4: 0.15, 5: 0.05}}
+    (found,) = beam_search(Script(script), torch.tensor([[4, EOS]]), beam=2, length_penalty=0.0, vocabulary_size=6)
+    assert [h.ids for h in found] == [[4], [5]]
+    assert [h.log_prob for h in found] == pytest.approx([math.log(0.15), math.log(0.05)])
+    (unbounded,) = beam_search(Script(script), torch.tensor([[4, EOS]]), beam=2, length_penalty=0.0)
+    assert [h.ids for h in unbounded] == [[7], [6]]
+
+
+def test_a_vocabulary_size_equal_to_the_rows_changes_nothing() -> None:
+    model = random_model(num_pieces=16, seed=11)
+    source = padded(random_sentences(8, 16, seed=9))
+    bounded = beam_search(model, source, beam=3, length_penalty=0.6, vocabulary_size=16)
+    assert bounded == beam_search(model, source, beam=3, length_penalty=0.6)
+
+
 def test_a_model_in_training_mode_is_refused() -> None:
     with pytest.raises(AssertionError, match="dropout"):
         beam_search(Model(TINY, 16), torch.tensor([[4, EOS]]), beam=1, length_penalty=0.6)
@@ -297,6 +314,17 @@ def test_lines_come_back_in_their_order_whatever_the_batches(subwords: Subwords)
         found = translate_lines(model, subwords, lines, beam=3, length_penalty=0.6, max_tokens_per_batch=max_tokens)
         assert found == alone
     assert model.training, "the model's mode is restored"
+
+
+def test_a_padded_model_translates_with_pieces_of_the_vocabulary(subwords: Subwords) -> None:
+    # 50 pieces, 56 rows: of two that are opposite and long, one is by far the most likely at any place
+    model = random_model(subwords.padded_size, seed=14)
+    with torch.no_grad():
+        model.embedding.weight[subwords.size] = 100 * model.embedding.weight[FIRST_WORD]
+        model.embedding.weight[subwords.size + 1] = -model.embedding.weight[subwords.size]
+    lines = ["the cat", "die Katze sieht den Hund", "a", "dog sees the cat the dog"]
+    found = translate_lines(model, subwords, lines, beam=3, length_penalty=0.6)
+    assert len(found) == 4 and any(found)
 
 
 def test_an_empty_line_gives_an_empty_line(subwords: Subwords) -> None:

@@ -6,21 +6,31 @@ docs/subwords.md has the measurements behind this choice.
 from __future__ import annotations
 
 import io
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import sentencepiece
 
+from konvoi.data.tokens import smallest_dtype
 from konvoi.errors import DataError
+from konvoi.parallel import usable_cores
 
 FILE_NAME = "vocabulary.model"
+# SentencePiece writes a blank as this character; a piece that starts a word starts with it.
+MARK = "\u2581"
+# Matrix units are fastest where the number of columns is a multiple of this.
+SIZE_MULTIPLE = 8
 # Two threads pay off from about this many lines on.
 MIN_LINES_FOR_THREADS = 1000
 NUM_THREADS = 2
-# SentencePiece skips longer lines in silence; its own limit of 4,192 is short for 100 words of some languages.
-MAX_LEARNT_LINE_BYTES = 16_384
+# SentencePiece skips longer words in silence; its own limit of 4,192 bytes is short where nobody writes blanks.
+MAX_LEARNT_WORD_BYTES = 16_384
 
 
 class Subwords:
@@ -35,24 +45,23 @@ class Subwords:
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
 
+    def __reduce__(self) -> tuple[type[Subwords], tuple[bytes]]:
+        """Another process receives the file's bytes and reads them anew."""
+        return type(self), (self.model_bytes,)
+
     @classmethod
-    def learn(cls, lines: Iterable[str], size: int, folder: Path, *, byte_fallback: bool = False) -> Subwords:
-        """Learns `size` pieces from training text of both languages; writes vocabulary.model into the folder."""
+    def learn_from_counts(
+        cls, counts: Iterable[tuple[str, int]], size: int, folder: Path, *, byte_fallback: bool = False
+    ) -> Subwords:
+        """Learns `size` pieces from the words of both languages and how often each occurs, in any order.
+
+        The pieces are those that SentencePiece learns from the text itself: it counts the words first, too. Writes
+        vocabulary.model into the folder.
+        """
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
-                model_writer=model,
-                model_type="bpe",
-                vocab_size=size,
-                pad_id=cls.PAD,
-                eos_id=cls.EOS,
-                bos_id=cls.BOS,
-                unk_id=cls.UNK,
-                character_coverage=1.0,
-                byte_fallback=byte_fallback,
-                max_sentence_length=MAX_LEARNT_LINE_BYTES,
-                minloglevel=2,
+                sentence_iterator=map(_as_row, counts), model_writer=model, **cls._settings(size, byte_fallback)
             )
         except RuntimeError as error:
             raise _explain(str(error), size) from None
@@ -60,14 +69,41 @@ class Subwords:
         return cls(model.getvalue())
 
     @classmethod
+    def learn(cls, lines: Iterable[str], size: int, folder: Path, *, byte_fallback: bool = False) -> Subwords:
+        """The same from lines of text; their different words are held in memory."""
+        counts = Counter(itertools.chain.from_iterable(line.split(" ") for line in lines))
+        return cls.learn_from_counts(counts.items(), size, folder, byte_fallback=byte_fallback)
+
+    @classmethod
+    def _settings(cls, size: int, byte_fallback: bool) -> dict[str, Any]:
+        return {
+            "model_type": "bpe",
+            "vocab_size": size,
+            "pad_id": cls.PAD,
+            "eos_id": cls.EOS,
+            "bos_id": cls.BOS,
+            "unk_id": cls.UNK,
+            "input_format": "tsv",
+            # 0 means all of them: no sample.
+            "input_sentence_size": 0,
+            "character_coverage": 1.0,
+            "byte_fallback": byte_fallback,
+            "max_sentence_length": MAX_LEARNT_WORD_BYTES,
+            "num_threads": usable_cores(),
+            "minloglevel": 2,
+        }
+
+    @classmethod
     def load(cls, path: Path) -> Subwords:
-        """Reads a vocabulary file."""
+        """Reads a vocabulary file: ours, or one that SentencePiece's own trainer made."""
         try:
-            subwords = cls(path.read_bytes())
+            model = path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: no vocabulary: {error.strerror}", hint="prepare the set again") from None
+        try:
+            subwords = cls(model)
         except RuntimeError:
-            raise DataError(f"{path} is no SentencePiece vocabulary, or is damaged", hint="prepare it again") from None
+            raise _explain_file(path, model) from None
         subwords._check_special_ids(path)
         return subwords
 
@@ -77,18 +113,44 @@ class Subwords:
         if found != (self.PAD, self.EOS, self.BOS, self.UNK):
             raise DataError(
                 f"{path}: pad, eos, bos, unk have the ids {found}, not (0, 1, 2, 3)",
-                hint="learn the vocabulary with konvoi data prepare",
+                hint="learn it with konvoi data prepare, or spm_train --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3",
             )
+
+    @property
+    def model_bytes(self) -> bytes:
+        """What the vocabulary's file holds."""
+        return bytes(self._processor.serialized_model_proto())
+
+    def read_model(self) -> Any:
+        """The pieces and settings of the file, as SentencePiece's ModelProto; parsed anew (5 ms), held by nobody."""
+        # Only now: it takes protobuf with it, 50 ms that most commands can do without.
+        file_format: Any = import_module("sentencepiece.sentencepiece_model_pb2")
+        return file_format.ModelProto.FromString(self.model_bytes)
 
     @property
     def size(self) -> int:
         """The number of pieces, special ones included."""
         return int(self._processor.get_piece_size())
 
+    @property
+    def padded_size(self) -> int:
+        """The rows of a model's embedding: the size, rounded up for the hardware. Ids from `size` on mean nothing."""
+        return padded_size(self.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type in which ids are kept."""
+        return smallest_dtype(self.size)
+
     def encode(self, lines: list[str], *, with_eos: bool = False) -> list[list[int]]:
         """The ids of each line; no special ids unless asked for."""
         num_threads = NUM_THREADS if len(lines) >= MIN_LINES_FOR_THREADS else 1
         ids: list[list[int]] = self._processor.encode(lines, out_type=int, add_eos=with_eos, num_threads=num_threads)
+        return ids
+
+    def encode_word(self, word: str) -> list[int]:
+        """The ids of one short text, without the 50 us that SentencePiece takes to get ready for several."""
+        ids: list[int] = self._processor.encode(word, out_type=int)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -100,12 +162,37 @@ class Subwords:
         return [str(self._processor.id_to_piece(int(i))) for i in ids]
 
 
+def padded_size(size: int) -> int:
+    """The next multiple that suits the hardware."""
+    return -(-size // SIZE_MULTIPLE) * SIZE_MULTIPLE
+
+
+def _as_row(counted: tuple[str, int]) -> str:
+    """As the trainer reads it. A tab is a blank to SentencePiece, but ends the word in this format."""
+    word, count = counted
+    return f"{word}\t{count}" if "\t" not in word else f"{word.replace(chr(9), ' ')}\t{count}"
+
+
 def _explain(message: str, size: int) -> DataError:
     """What SentencePiece's complaint means for the recipe."""
     if match := re.search(r"size too high.*<= (\d+)", message):
         bound, remedy = f"at most {match[1]} pieces", f"--set data.vocabulary_size={match[1]}"
     elif match := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         bound, remedy = f"at least {match[1]} pieces", f"--set data.vocabulary_size={match[1]}"
+    elif "sentences_.empty()" in message:
+        return DataError("there is no training text to learn a vocabulary from", hint="check the training text")
     else:
         return DataError(f"cannot learn a vocabulary of {size}: {message}", hint="check the training text")
     return DataError(f"a vocabulary of {size} does not fit the training text: {bound}", hint=remedy)
+
+
+def _explain_file(path: Path, content: bytes) -> DataError:
+    """What somebody may have given in place of a SentencePiece model."""
+    if re.match(rb"[^\t\n]+\t-?[\d.e+-]+\r?\n", content):
+        return DataError(
+            f"{path} is the list of a vocabulary's pieces, not the vocabulary itself",
+            hint=f"give the binary file that was made with it, most likely {path.with_suffix('.model').name}",
+        )
+    if content.lstrip().startswith(b"{"):
+        return DataError(f"{path} is JSON, not a SentencePiece vocabulary", hint="give a SentencePiece .model file")
+    return DataError(f"{path} is no SentencePiece vocabulary, or is damaged", hint="prepare or copy it again")

@@ -67,18 +67,28 @@ def beam_search(
     num_best: int | None = None,
     max_ratio: int = 2,
     max_extra: int = 20,
+    vocabulary_size: int | None = None,
 ) -> list[list[Hypothesis]]:
     """For each sentence its `num_best` (else `beam`) best hypotheses, best first; a beam of 1 is greedy search.
 
     A translation has at most source pieces x max_ratio + max_extra pieces. To ask for fewer hypotheses is faster and
     gives the same ones: a sentence is done once none that is still open can beat the worst of those asked for.
+    Only ids below vocabulary_size are pieces, where a model has more rows than that (Subwords.padded_size).
     """
     assert not model.training, "dropout would spoil the search: call model.eval() first"
     assert beam >= 1 and length_penalty >= 0
     num_best = beam if num_best is None else min(num_best, beam)
     with torch.inference_mode():
         limits_B = ((source_BS != PAD) & (source_BS != EOS)).sum(1) * max_ratio + max_extra
-        search = _Search(model, source_BS, limits_B, beam=beam, length_penalty=length_penalty, num_best=num_best)
+        search = _Search(
+            model,
+            source_BS,
+            limits_B,
+            beam=beam,
+            length_penalty=length_penalty,
+            num_best=num_best,
+            vocabulary_size=vocabulary_size,
+        )
         while search.is_open:
             search.step()
     return search.finished
@@ -100,8 +110,10 @@ class _Search:
         beam: int,
         length_penalty: float,
         num_best: int,
+        vocabulary_size: int | None,
     ) -> None:
         self.model, self.beam, self.length_penalty, self.num_best = model, beam, length_penalty, num_best
+        self.vocabulary_size = vocabulary_size
         batch, device = source_BS.shape[0], source_BS.device
         self.finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
         self.cache = model.start(*model.encode(source_BS))
@@ -124,7 +136,8 @@ class _Search:
 
     def step(self) -> None:
         """One more piece for every open hypothesis."""
-        next_log_prob_RV = self.model.step(self.ids_BKT[:, :, -1].flatten(), self.cache)
+        # Rows beyond the vocabulary are cut off by a view, which costs nothing.
+        next_log_prob_RV = self.model.step(self.ids_BKT[:, :, -1].flatten(), self.cache)[:, : self.vocabulary_size]
         self._forbid(next_log_prob_RV)
         log_prob_BK, parent_BK, piece_BK = self._best(next_log_prob_RV)
         has_ended_BK = piece_BK == EOS
@@ -210,7 +223,14 @@ def translate_lines(
     with _evaluating(model):
         for batch in _batches(ids, max_tokens_per_batch):
             source_BS = _padded([[*ids[index], EOS] for index in batch]).to(device)
-            found = beam_search(model, source_BS, beam=beam, length_penalty=length_penalty, num_best=1)
+            found = beam_search(
+                model,
+                source_BS,
+                beam=beam,
+                length_penalty=length_penalty,
+                num_best=1,
+                vocabulary_size=subwords.size,
+            )
             for index, hypotheses in zip(batch, found, strict=True):
                 translations[index] = subwords.decode(hypotheses[0].ids if hypotheses else [])
     return translations
