@@ -67,8 +67,8 @@ def konvoi_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The first pairs of the embedded set, as two files."""
-    from konvoi.data.sets import KNOWN_SETS
     from konvoi.data.text import read_tsv_pairs
+    from konvoi.fetch.sets import KNOWN_SETS
 
     folder = tmp_path_factory.mktemp("corpus")
     pairs = list(itertools.islice(read_tsv_pairs(KNOWN_SETS["demo-en-de"].embedded_path), NUM_PAIRS))

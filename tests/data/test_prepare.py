@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +13,14 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from konvoi.commands.data import app
-from konvoi.data import prepare as prepare_module
-from konvoi.data.folder import whole_folder
-from konvoi.data.get import get
+from konvoi.data import fingerprint, sift
 from konvoi.data.prepare import Data, prepare
 from konvoi.data.prepared import PreparedSet
-from konvoi.data.sets import KNOWN_SETS
 from konvoi.data.subwords import Subwords
 from konvoi.data.text import Pair, read_tsv_pairs
 from konvoi.errors import DataError, MachineError
+from konvoi.fetch.get import get
+from konvoi.fetch.sets import KNOWN_SETS
 
 SUBJECTS = [("the cat", "die Katze"), ("the dog", "der Hund"), ("my friend", "mein Freund"), ("Tom", "Tom")]
 VERBS = [("sees", "sieht"), ("likes", "mag"), ("finds", "findet"), ("knows", "kennt"), ("loves", "liebt")]
@@ -48,8 +46,8 @@ def own(folder: Path, pairs: list[Pair], **settings: object) -> Data:
     return Data.model_validate({"set": "own", "train_source": source, "train_target": target, **defaults, **settings})
 
 
-def make(data: Data, home: Path, from_folder: Path | None = None) -> PreparedSet:
-    return prepare(data, source="en", target="de", home=home, from_folder=from_folder)
+def make(data: Data, home: Path, from_folder: Path | None = None, num_processes: int | None = None) -> PreparedSet:
+    return prepare(data, source="en", target="de", home=home, from_folder=from_folder, num_processes=num_processes)
 
 
 def decoded(prepared: PreparedSet, split: str) -> list[Pair]:
@@ -117,7 +115,7 @@ def test_lowercase_reaches_every_split(tmp_path: Path) -> None:
 def test_the_second_time_nothing_is_done(tmp_path: Path) -> None:
     data = own(tmp_path, PAIRS)
     first, stages = make(data, tmp_path), []
-    again = prepare(data, source="en", target="de", home=tmp_path, report=lambda stage, _: stages.append(stage))
+    again = prepare(data, source="en", target="de", home=tmp_path, report=lambda stage, *_: stages.append(stage))
     assert (again.folder, again.info, stages) == (first.folder, first.info, [])
 
 
@@ -133,40 +131,186 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
     data = own(tmp_path, PAIRS)
     one, two = make(data, tmp_path / "one").folder, make(data, tmp_path / "two").folder
     names = sorted(path.name for path in one.iterdir() if path.name != "info.json")
-    assert len(names) == 1 + 3 * 4 + 2 * 2  # the vocabulary, tokens and offsets of 3 splits, text of 2
+    assert len(names) == 1 + 3 * 4 + 2 * 2 + 1  # the vocabulary, tokens and lengths of 3 splits, text of 2, dropped/
+    names.remove("dropped")
     assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
 def test_chunks_do_not_change_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = own(tmp_path, PAIRS)
     whole = decoded(make(data, tmp_path / "one"), "train")
-    monkeypatch.setattr(prepare_module, "CHUNK_PAIRS", 7)
-    assert decoded(make(data, tmp_path / "two"), "train") == whole
+    monkeypatch.setattr(sift, "CHUNK_PAIRS", 7)
+    assert decoded(make(data, tmp_path / "two", num_processes=1), "train") == whole
 
 
-def test_a_full_disk_is_explained_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_the_number_of_processes_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sift, "CHUNK_PAIRS", 20)
+    data = own(tmp_path, [*PAIRS, *PAIRS[:30]], remove_near_duplicates=True)
+    alone, together = (make(data, tmp_path / str(n), num_processes=n) for n in (1, 2))
+    files = sorted(path.relative_to(alone.folder) for path in alone.folder.rglob("*") if path.is_file())
+    assert len(files) > 17
+    for file in files:
+        if file.name != "info.json":
+            assert (alone.folder / file).read_bytes() == (together.folder / file).read_bytes()
+    different = {key for key in alone.info if alone.info[key] != together.info[key]} - {"made_at"}
+    assert different == {"folder"}
 
-    monkeypatch.setattr(prepare_module, "write_text", fail)
-    with pytest.raises(MachineError, match=r"no space left for .* MB are needed, .* MB were free"):
-        make(own(tmp_path, PAIRS), tmp_path)
-    assert list((tmp_path / "data").iterdir()) == []
+
+def test_an_interrupted_preparation_goes_on_with_the_stage_it_was_in(tmp_path: Path) -> None:
+    data = own(tmp_path, PAIRS)
+
+    def stop(stage: str, *_: object) -> None:
+        if stage == "encoding":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(data, source="en", target="de", home=tmp_path / "one", report=stop)
+    stages: list[str] = []
+    resumed = prepare(
+        data, source="en", target="de", home=tmp_path / "one", report=lambda stage, *_: stages.append(stage)
+    )
+    assert {*stages} == {"encoding"}
+    straight = make(data, tmp_path / "two")
+    for path in straight.folder.glob("*.tokens"):
+        assert (resumed.folder / path.name).read_bytes() == path.read_bytes()
+    assert [path.name for path in (tmp_path / "one" / "data").iterdir()] == [resumed.folder.name]
+    assert {path.name for path in resumed.folder.iterdir()} == {path.name for path in straight.folder.iterdir()}
 
 
-def test_what_a_killed_process_left_behind_is_removed(tmp_path: Path) -> None:
-    # os._exit is like a kill: no cleaning up
-    program = f"""
-import os, pathlib
-from konvoi.data.folder import whole_folder
-with whole_folder(pathlib.Path({str(tmp_path / "other")!r}), needed_bytes=0):
-    os._exit(0)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-    assert [path.name.startswith(".other.") for path in tmp_path.iterdir()] == [True]
-    with whole_folder(tmp_path / "final", needed_bytes=0):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 4 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_fills_up_is_explained_and_the_work_goes_on_when_there_is_room(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    many = [(f"{source} {number}", f"{target} {number}") for source, target in PAIRS for number in range(500)]
+    data = own(tmp_path, many)
+    (small_disk / "ballast").write_bytes(bytes(2_500_000))
+    with pytest.raises(MachineError, match=r"no space left for .* MB are needed, .* MB were free") as caught:
+        make(data, small_disk, num_processes=1)
+    assert "goes on where it stopped" in caught.value.hint
+    (small_disk / "ballast").unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    assert make(data, small_disk).info["pairs"]["train"] == 30_000 - 9
+
+
+def test_a_few_broken_lines_are_dropped_and_named(tmp_path: Path) -> None:
+    data = own(tmp_path, PAIRS * 4, remove_duplicates=False)
+    assert data.train_source is not None
+    lines = data.train_source.read_bytes().split(b"\n")
+    lines[6], lines[9] = "Müll".encode("latin-1"), b"nul \0 byte"
+    data.train_source.write_bytes(b"\n".join(lines))
+    prepared = make(data, tmp_path)
+    # two of 240 lines are fewer than one in a hundred
+    assert prepared.info["cleaning"]["unreadable"] == 2
+    examples = (prepared.folder / "dropped" / "unreadable.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in examples] == ["7", "10"]
+    assert "0xfc" in examples[0]
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    data = own(tmp_path, PAIRS)
+    assert data.train_source is not None
+    data.train_source.write_bytes(data.train_source.read_text().encode("utf-16-le").replace(b"\n\0", b"\n"))
+    with pytest.raises(DataError, match=r"train\.en.*60 lines can't be read; line 1: .*NUL") as caught:
+        make(data, tmp_path)
+    assert "UTF-16" in caught.value.hint
+
+
+def test_every_filter_is_counted_and_shown_with_what_it_left(tmp_path: Path) -> None:
+    bad = [
+        ("", "leer"),
+        ("word " * 101, "Wort " * 101),
+        ("one two three four five six seven", "eins"),
+        ("just the same text", "Just the same text"),
+        PAIRS[0],
+        (PAIRS[1][0].upper() + " !", PAIRS[1][1] + " 12"),
+    ]
+    settings = {"remove_near_duplicates": True, "dev_pairs": 5, "test_pairs": 0}
+    prepared = make(own(tmp_path, [*PAIRS, *bad], **settings), tmp_path)
+    dropped = {row["filter"]: row["dropped"] for row in prepared.info["filters"]}
+    assert dropped == {
+        "read": 0,
+        "empty": 1,
+        "too_long": 1,
+        "length_ratio": 1,
+        "copy": 1,
+        "duplicate": 1,
+        "near_duplicate": 1,
+        "held_out": 5,
+    }
+    # 66 read, less one at each filter, less 5 held out
+    assert [row["pairs"] for row in prepared.info["filters"]] == [66, 65, 64, 63, 62, 61, 60, 55]
+    last, read = prepared.info["filters"][-1], prepared.info["filters"][0]
+    train = decoded(prepared, "train")
+    assert last["words"] == {"en": sum(len(s.split()) for s, _ in train), "de": sum(len(t.split()) for _, t in train)}
+    assert last["mb"]["de"] == pytest.approx(sum(len(t.encode()) + 1 for _, t in train) / 1e6)
+    assert read["mb"]["en"] > last["mb"]["en"]
+    row, source, target = (prepared.folder / "dropped" / "duplicate.tsv").read_text().rstrip("\n").split("\t")
+    # the fifth after the 60
+    assert (int(row), (source, target)) == (65, PAIRS[0])
+
+
+def test_a_given_vocabulary_is_used_as_it_is(tmp_path: Path) -> None:
+    learnt = make(own(tmp_path, PAIRS, vocabulary_size=61), tmp_path)
+    file = learnt.folder / "vocabulary.model"
+    # its own size decides, whatever the recipe says
+    given = make(own(tmp_path, PAIRS[:50], vocabulary=file, vocabulary_size=9999), tmp_path)
+    assert (given.folder / "vocabulary.model").read_bytes() == file.read_bytes()
+    assert (given.info["vocabulary_size"], given.info["vocabulary_padded"]) == (61, 64)
+    with pytest.raises(DataError, match="does not exist"):
+        make(own(tmp_path, PAIRS, vocabulary=tmp_path / "none.model"), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+def test_one_file_for_both_sides_gives_the_same_tokens(tmp_path: Path, form: str) -> None:
+    lines = [f"{s}\t{t}" if form == "tsv" else json.dumps({"en": s, "de": t}) for s, t in PAIRS]
+    (tmp_path / f"all.{form}").write_text("".join(f"{line}\n" for line in lines))
+    sizes = {"vocabulary_size": 60, "dev_pairs": 5, "test_pairs": 4}
+    one = make(Data(set="own", train_file=tmp_path / f"all.{form}", **sizes), tmp_path / "one")
+    two = make(own(tmp_path, PAIRS), tmp_path / "two")
+    assert (one.folder / "train.de.tokens").read_bytes() == (two.folder / "train.de.tokens").read_bytes()
+
+
+def test_the_same_content_elsewhere_is_the_same_set(tmp_path: Path) -> None:
+    first = make(own(tmp_path, PAIRS), tmp_path)
+    (tmp_path / "moved").mkdir()
+    data = own(tmp_path / "moved", PAIRS)
+    assert data.train_source is not None
+    renamed = data.train_source.rename(tmp_path / "moved" / "english.txt")
+    assert make(data.model_copy(update={"train_source": renamed}), tmp_path).folder == first.folder
+
+
+def test_a_large_file_is_hashed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "MAX_UNREMEMBERED_BYTES", 10)
+    file = tmp_path / "large"
+    file.write_bytes(b"a" * 100)
+    first = fingerprint.digest(file, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(fingerprint, "_hash", lambda path: pytest.fail("hashed again"))
+        assert fingerprint.digest(file, tmp_path) == first
+    file.write_bytes(b"b" * 101)
+    assert fingerprint.digest(file, tmp_path) == hashlib.sha256(b"b" * 101).hexdigest() != first
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    data = own(tmp_path, PAIRS)
+    folder = make(data, tmp_path).folder
+    for path in folder.glob("*.*"):
+        path.unlink()
+    (folder / "thesis.doc").write_text("three years of work")
+    with pytest.raises(DataError, match="is no prepared set"):
+        make(data, tmp_path)
+    assert (folder / "thesis.doc").read_text() == "three years of work"
 
 
 @pytest.mark.parametrize(
@@ -223,22 +367,20 @@ def multi30k(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_known_set_is_taken_over_and_then_prepared(tmp_path: Path, multi30k: Path) -> None:
     known, data = KNOWN_SETS["multi30k-en-de"], Data(set="multi30k-en-de", vocabulary_size=60)
-    with pytest.raises(DataError, match=r"train\.en, train\.de, val\.en") as caught:
+    with pytest.raises(DataError, match=r"train\.en") as caught:
         make(data, tmp_path)
-    assert "konvoi data get multi30k-en-de --from DIR" in caught.value.hint
-    folder = get(known, home=tmp_path, from_folder=multi30k)
-    assert json.loads((folder / "manifest.json").read_text())["lines"] == {"train": 50, "dev": 5, "test": 5}
+    assert "konvoi data get multi30k-en-de" in caught.value.hint
+    get(known, home=tmp_path, from_folder=multi30k)
     prepared = make(data, tmp_path)
     assert prepared.folder == make(data, tmp_path, from_folder=multi30k).folder
     turned = prepare(data, source="de", target="en", home=tmp_path)
     assert turned.text("dev") == prepared.text("dev")[::-1]
 
 
-def test_a_set_with_a_lost_line_is_not_taken_over(tmp_path: Path, multi30k: Path) -> None:
+def test_a_set_with_a_lost_line_is_not_prepared(tmp_path: Path, multi30k: Path) -> None:
     (multi30k / "val.de").write_text("nur eine\n")
     with pytest.raises(DataError, match=r"val\.en has 5 lines but .*val\.de has 1"):
-        get(KNOWN_SETS["multi30k-en-de"], home=tmp_path, from_folder=multi30k)
-    assert not (tmp_path / "sets").exists()
+        make(Data(set="multi30k-en-de"), tmp_path, from_folder=multi30k)
 
 
 def test_the_embedded_set_splits_into_its_published_sizes(tmp_path: Path) -> None:

@@ -1,27 +1,36 @@
-"""konvoi data: list, get, prepare and describe parallel text."""
+"""konvoi data: list, get, prepare and describe corpora and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
+from konvoi.commands.data_tables import image_table, overview, text_table
 from konvoi.commands.output import aligned, print_json, progress_display
-from konvoi.data.get import get
+from konvoi.config.recipe import toml_value
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import prepare
 from konvoi.data.prepared import PreparedSet, prepared_sets
-from konvoi.data.sets import KNOWN_SETS, OWN, find_set, is_here
 from konvoi.data.settings import Data
 from konvoi.errors import DataError, RecipeError
+from konvoi.fetch.get import get
+from konvoi.fetch.sets import KNOWN_SETS, OWN, find_set, is_here
+from konvoi.images.prepare import IMAGE_SETS, ImageSet, image_sets, prepare_images
 
-app = typer.Typer(no_args_is_help=True, help="List, get, prepare and describe parallel text.")
+app = typer.Typer(no_args_is_help=True, help="List, get, prepare and describe corpora and pictures.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
-File = Annotated[Path | None, typer.Option(help="Plain text, .gz or .xz; one sentence a line.")]
+File = Annotated[Path | None, typer.Option(help="One sentence a line; plain, .gz, .xz or .zst.")]
+OneFile = Annotated[Path | None, typer.Option(help="Both sides in one .tsv or .jsonl file, plain or packed.")]
+From = Annotated[Path | None, typer.Option("--from", help="A folder that holds the files or archives already.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of a recipe's [data], as max_words=80.")
+]
+Vocabulary = Annotated[Path | None, typer.Option(help="A SentencePiece .model to use instead of learning one.")]
+Processes = Annotated[int | None, typer.Option(min=1, help="Processes at work; all cores unless given.")]
 
 
 @app.command("list")
@@ -47,18 +56,37 @@ def list_sets(as_json: AsJson = False) -> None:
         pairs = f"{row['train_pairs']:,}"
         cells.append((str(row["name"]), pairs, languages, str(row["licence"]), here, str(row["description"])))
     typer.echo(aligned(cells))
+    typer.echo(f"\npictures: {', '.join(IMAGE_SETS)}, each with konvoi data prepare NAME --from DIR")
 
 
 @app.command("get")
 def get_set(
     name: Annotated[str, typer.Argument(help="A set of konvoi data list.")],
-    from_folder: Annotated[Path | None, typer.Option("--from", help="A folder that holds the files already.")] = None,
+    from_folder: From = None,
+    mirror: Annotated[str | None, typer.Option(help="Address of a folder that holds the archives by name.")] = None,
+    prepared: Annotated[bool, typer.Option("--prepare/--no-prepare", help="Make it ready for training, too.")] = True,
+    processes: Processes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the files of a known set and copy them into Konvoi's home."""
-    with progress_display() as report:
-        path = get(find_set(name), home=konvoi_home(), from_folder=from_folder, report=report)
-    print_json({"set": name, "path": str(path)}) if as_json else typer.echo(f"{name} is in {path}")
+    """Download (or take from a folder), verify, clean and tokenise a known set."""
+    known = find_set(name)
+    with progress_display(in_lines=True) as report:
+        path = get(known, home=konvoi_home(), from_folder=from_folder, mirror=mirror, report=report)
+        if not prepared:
+            info = {"set": name, "path": str(path)}
+        else:
+            info = prepare(
+                _checked({"set": name}),
+                source=known.source,
+                target=known.target,
+                home=konvoi_home(),
+                report=report,
+                num_processes=processes,
+            ).info
+    if as_json:
+        print_json(info)
+    else:
+        typer.echo(text_table(info) if prepared else f"{name} is in {path}")
 
 
 @app.command("prepare")
@@ -66,34 +94,70 @@ def prepare_set(
     name: Annotated[str, typer.Argument(metavar="SET", help='A known set, or "own" for your files.')] = OWN,
     source: File = None,
     target: File = None,
+    file: OneFile = None,
     dev_source: File = None,
     dev_target: File = None,
+    dev_file: OneFile = None,
     test_source: File = None,
     test_target: File = None,
-    source_language: Annotated[str, typer.Option(help="Translate from this language.")] = "en",
-    target_language: Annotated[str, typer.Option(help="Translate into this language.")] = "de",
-    vocabulary_size: Annotated[int, typer.Option(help="Pieces that both languages share.")] = 8000,
-    dev_pairs: Annotated[int, typer.Option(help="Pairs to split off where no dev files are given.")] = 1000,
-    test_pairs: Annotated[int, typer.Option(help="Pairs to split off where no test files are given.")] = 1000,
+    test_file: OneFile = None,
+    source_language: Annotated[str | None, typer.Option(help="Translate from this language (en).")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Translate into this language (de).")] = None,
+    vocabulary: Vocabulary = None,
+    vocabulary_size: Annotated[int | None, typer.Option(help="Pieces that both languages share.")] = None,
+    dev_pairs: Annotated[int | None, typer.Option(help="Pairs to split off where no dev files are given.")] = None,
+    test_pairs: Annotated[int | None, typer.Option(help="Pairs to split off where no test files are given.")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Lowercase all text.")] = False,
-    from_folder: Annotated[Path | None, typer.Option("--from", help="Where the files of a known set lie.")] = None,
+    settings: Settings = None,
+    from_folder: From = None,
+    to: Annotated[Path | None, typer.Option(help="Pictures: the folder to make, instead of Konvoi's home.")] = None,
+    processes: Processes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Clean text, learn its vocabulary and turn it into tokens, once per settings and files."""
-    files = {"train_source": source, "train_target": target, "dev_source": dev_source, "dev_target": dev_target}
-    files |= {"test_source": test_source, "test_target": test_target}
-    counts = {"vocabulary_size": vocabulary_size, "dev_pairs": dev_pairs, "test_pairs": test_pairs}
-    data = _checked({"set": name, "lowercase": lowercase, **counts, **files})
-    with progress_display() as report:
+    """Make text ready (clean, vocabulary, tokens) or pictures (class folders, index); once per settings and files."""
+    if name in IMAGE_SETS:
+        return _prepare_images(name, from_folder, to, processes, as_json)
+    given: dict[str, Any] = {
+        "train_source": source,
+        "train_target": target,
+        "train_file": file,
+        "dev_source": dev_source,
+        "dev_target": dev_target,
+        "dev_file": dev_file,
+        "test_source": test_source,
+        "test_target": test_target,
+        "test_file": test_file,
+        "vocabulary": vocabulary,
+        "vocabulary_size": vocabulary_size,
+        "dev_pairs": dev_pairs,
+        "test_pairs": test_pairs,
+        "lowercase": lowercase or None,
+    }
+    # Not given is left to the set's own settings.
+    chosen = {key: value for key, value in given.items() if value is not None}
+    data = _checked({"set": name, **chosen, **_parsed(settings or [])})
+    known = KNOWN_SETS.get(name)
+    with progress_display(in_lines=True) as report:
         prepared = prepare(
             data,
-            source=source_language,
-            target=target_language,
+            source=source_language or (known.source if known else "en"),
+            target=target_language or (known.target if known else "de"),
             home=konvoi_home(),
             from_folder=from_folder,
             report=report,
+            num_processes=processes,
         )
-    print_json(prepared.info) if as_json else typer.echo(_in_full(prepared.info))
+    print_json(prepared.info) if as_json else typer.echo(text_table(prepared.info))
+
+
+def _prepare_images(name: str, from_folder: Path | None, to: Path | None, processes: int | None, as_json: bool) -> None:
+    if from_folder is None:
+        raise DataError(f"{name}: no folder given", hint=f"konvoi data prepare {name} --from DIR")
+    with progress_display(in_lines=True) as report:
+        images = prepare_images(
+            name, from_folder=from_folder, to=to, home=konvoi_home(), report=report, num_processes=processes
+        )
+    print_json(images.info) if as_json else typer.echo(image_table(images.info))
 
 
 @app.command("info")
@@ -102,26 +166,35 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """What is prepared: all sets, or one in full."""
-    infos = [prepared.info for prepared in _find_prepared(name)]
+    found = _find(name)
     if as_json:
-        return print_json(infos)
-    if not infos:
+        return print_json([one.info for one in found])
+    if not found:
         typer.echo("nothing is prepared yet; try: konvoi data prepare demo-en-de")
     elif name is None:
-        typer.echo(_overview(infos))
+        typer.echo(overview([one.info for one in found]))
     else:
-        typer.echo("\n\n".join(_in_full(one) for one in infos))
+        tables = (text_table(one.info) if isinstance(one, PreparedSet) else image_table(one.info) for one in found)
+        typer.echo("\n\n".join(tables))
 
 
-def _find_prepared(name: str | None) -> list[PreparedSet]:
+def _find(name: str | None) -> list[PreparedSet | ImageSet]:
     """All, the one in a folder, or those of a set."""
     if name is not None and Path(name).is_dir():
-        return [PreparedSet.open(Path(name))]
-    everything = prepared_sets(konvoi_home())
+        folder = Path(name)
+        return [ImageSet.open(folder) if ImageSet.is_one(folder) else PreparedSet.open(folder)]
+    everything: list[PreparedSet | ImageSet] = [*prepared_sets(konvoi_home()), *image_sets(konvoi_home())]
     found = [one for one in everything if name is None or name in (one.info["set"], one.folder.name)]
     if name is not None and not found:
         raise DataError(f"{name} is neither a prepared set nor a folder", hint=f"konvoi data prepare {name}")
     return found
+
+
+def _parsed(settings: list[str]) -> dict[str, Any]:
+    split = [one.removeprefix("data.").partition("=") for one in settings]
+    if wrong := [f"--set {key}: must be key=value, as in max_words=80" for key, equals, _ in split if not equals]:
+        raise RecipeError("konvoi data prepare", wrong)
+    return {key.strip(): toml_value(value.strip()) for key, _, value in split}
 
 
 def _checked(settings: dict[str, Any]) -> Data:
@@ -133,33 +206,3 @@ def _checked(settings: dict[str, Any]) -> Data:
             for one in error.errors()
         ]
         raise RecipeError("konvoi data prepare", problems, hint="konvoi data prepare --help") from None
-
-
-def _overview(infos: list[dict[str, Any]]) -> str:
-    rows = [("set", "training pairs", "MB", "vocabulary", "made at", "where")]
-    for one in infos:
-        raw_mb = sum(one["raw_mb"].values())
-        numbers = (f"{one['pairs']['train']:,}", f"{raw_mb:,.1f}", f"{one['vocabulary_size']:,}")
-        rows.append((one["set"], *numbers, one["made_at"][:10], one["folder"]))
-    return aligned(rows)
-
-
-def _in_full(one: dict[str, Any]) -> str:
-    return aligned([("set", f"{one['set']}: {one['source']} to {one['target']}"), *_facts(one)])
-
-
-def _facts(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for split, number in one["pairs"].items():
-        tokens = ", ".join(f"{side} {count:,}" for side, count in one["tokens"][split].items())
-        yield split, f"{number:,} lines; tokens: {tokens}"
-    yield "training text", ", ".join(f"{side} {mb:,.1f} MB" for side, mb in one["raw_mb"].items())
-    dropped = {reason: number for reason, number in one["cleaning"].items() if reason not in ("kept", "held_out")}
-    yield "dropped in cleaning", ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
-    yield "vocabulary", f"{one['vocabulary_size']:,} pieces"
-    for side, mean in one["length_mean"].items():
-        yield f"sentence length, {side}", f"mean {mean:.1f}, 95 % up to {one['length_p95'][side]:.0f} tokens"
-    yield "licence", one["licence"]
-    if one["citation"]:
-        yield "citation", one["citation"]
-    yield "where", one["folder"]
-    yield "made at", one["made_at"]

@@ -56,7 +56,7 @@ def _of_files(trained: Trained, settings: Evaluate, source: Path, target: Path) 
     """Needs the run directory only."""
     data = trained.recipe.data
     assert isinstance(data, Data)
-    pairs = [(s.lower(), t.lower()) if data.lowercase else (s, t) for s, t in read_pairs(source, target)]
+    pairs = [(data.normalised(s), t.lower() if data.lowercase else t) for s, t in read_pairs(source, target)]
     sources, references = [s for s, _ in pairs], [t for _, t in pairs]
     hypotheses = translate_lines(
         trained.model,  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from konvoi.config.schedules import OneCycle, Span
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import find_prepared
 from konvoi.data.prepared import PreparedSet
+from konvoi.data.subwords import Subwords, padded_size
 from konvoi.engine.setup import span_of
 from konvoi.errors import DataError
 from konvoi.tasks.translation import Config as Translation
@@ -61,7 +62,7 @@ def _find(recipe: Recipe) -> tuple[PreparedSet | None, str]:
 
 def _model(recipe: Recipe, prepared: PreparedSet | None) -> dict[str, Any]:
     module = registry.find("model", recipe.name_of("model"))
-    num_pieces: int = prepared.info["vocabulary_size"] if prepared else recipe.data.vocabulary_size  # type: ignore[attr-defined]
+    num_pieces = _num_pieces(recipe, prepared)
     means = prepared.info["length_mean"] if prepared else {}
     lengths = [means.get(side, ASSUMED_LENGTH) for side in (recipe.task.source, recipe.task.target)]  # type: ignore[attr-defined]
     filled: Any = getattr(recipe.model, "filled", lambda: recipe.model)()
@@ -72,6 +73,15 @@ def _model(recipe: Recipe, prepared: PreparedSet | None) -> dict[str, Any]:
         "flops_per_target_token": module.flops(recipe.model, num_pieces, *lengths),
         "mean_lengths": lengths,
     }
+
+
+def _num_pieces(recipe: Recipe, prepared: PreparedSet | None) -> int:
+    """Rows of the embedding."""
+    if prepared is not None:
+        return int(prepared.info["vocabulary_padded"])
+    data = recipe.data
+    assert isinstance(data, Data)
+    return Subwords.load(data.vocabulary).padded_size if data.vocabulary else padded_size(data.vocabulary_size)
 
 
 def _bytes(recipe: Recipe, num_parameters: int) -> dict[str, Any]:

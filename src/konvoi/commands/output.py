@@ -5,20 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from konvoi.data.get import Report, silent
+from konvoi.stages import BYTES, Report, silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 
 def print_json(content: object) -> None:
     typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, two blanks apart; never folded, so that grep and cut work on them."""
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
+    """Columns of equal width, two blanks apart; never folded, so that grep and cut work on them.
+
+    In a table of numbers all columns but the first end at the same place.
+    """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    lines = (
+        "  ".join(
+            cell.rjust(width) if numbers and column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -35,21 +49,66 @@ def megabytes(num_bytes: float) -> str:
 
 
 @contextlib.contextmanager
-def progress_display() -> Iterator[Report]:
-    """Shows the stage and its lines on a terminal; stays silent in a pipe or a log."""
+def progress_display(*, in_lines: bool = False) -> Iterator[Report]:
+    """A bar per stage on a terminal; in a pipe or a log nothing, or a line per stage."""
     # Imported here: most commands show no progress.
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield silent
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting")
+    if console.is_terminal:
+        with _bars(console) as report:
+            yield report
+    else:
+        yield _lines() if in_lines else silent
 
-        def report(stage: str, num_lines: int) -> None:
-            progress.update(task, description=f"{stage}: {num_lines:,} lines" if num_lines else stage)
+
+@contextlib.contextmanager
+def _bars(console: Console) -> Iterator[Report]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int = 0, total: int | None = None, unit: str = "lines") -> None:
+            if stage not in tasks:
+                _finish(progress, list(tasks.values())[-1:])
+                tasks[stage] = progress.add_task(stage, total=total, amount="")
+            speed = progress.tasks[tasks[stage]].speed
+            progress.update(tasks[stage], completed=done, total=total, amount=amount_words(done, total, unit, speed))
 
         yield report
+        _finish(progress, list(tasks.values())[-1:])
+
+
+def _finish(progress: Progress, tasks: list[TaskID]) -> None:
+    """A stage of unknown length is at its end when the next one begins."""
+    for task in tasks:
+        progress.update(task, total=1, completed=1)
+
+
+def _lines() -> Report:
+    stages: list[str] = []
+
+    def report(stage: str, done: int = 0, total: int | None = None, unit: str = "lines") -> None:
+        if stage not in stages:
+            stages.append(stage)
+            typer.echo(stage, err=True)
+
+    return report
+
+
+def amount_words(done: int, total: int | None, unit: str, speed: float | None) -> str:
+    """12 of 340 MB, 8.1 MB/s"""
+    if done == 0:
+        return ""
+    size, name = (1e6, "MB") if unit == BYTES else (1, unit)
+    whole = f" of {total / size:,.0f}" if total else ""
+    rate = f", {speed / size:,.1f} {name}/s" if speed and unit == BYTES else ""
+    return f"{done / size:,.0f}{whole} {name}{rate}"

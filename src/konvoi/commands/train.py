@@ -25,7 +25,8 @@ from konvoi.data.prepared import PreparedSet
 from konvoi.engine.checkpoint import check_room
 from konvoi.engine.worker import main, work
 from konvoi.errors import DataError, MachineError
-from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of, write_json
+from konvoi.folder import write_json
+from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of
 from konvoi.telemetry.environment import environment
 
 # The weights and Adam's two moments, in fp32.
@@ -66,6 +67,7 @@ def _begin(request: Request, recipe: Recipe) -> int:
     run = RunDirectory.create(path, recipe)
     with run.locked():
         shutil.copyfile(prepared.folder / subwords.FILE_NAME, run.vocabulary_file)
+        write_json(run.data_file, prepared.info)
         write_json(run.environment_file, environment(_devices(), recipe.train.workers))
         return _train_and_close(run, recipe, request)
 
@@ -154,6 +156,6 @@ def _devices() -> list[str]:
 def _check_room(path: Path, recipe: Recipe, prepared: PreparedSet) -> None:
     """Now rather than at the first checkpoint, hours later."""
     model = registry.find("model", recipe.name_of("model"))
-    num_parameters = model.num_parameters(recipe.model, prepared.info["vocabulary_size"])
+    num_parameters = model.num_parameters(recipe.model, prepared.info["vocabulary_padded"])
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     check_room(existing, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)

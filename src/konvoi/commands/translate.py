@@ -12,7 +12,6 @@ from typing import Any, TextIO
 
 import typer
 
-from konvoi.data.clean import normalise
 from konvoi.data.text import read_lines
 from konvoi.engine.trained import Trained, load_trained
 from konvoi.errors import DataError, UserError
@@ -41,12 +40,12 @@ def translate(
 
 def _translated(trained: Trained, lines: list[str], beam: int | None, first_line_number: int) -> list[str]:
     settings: Any = trained.recipe.evaluate
-    lowercase: bool = trained.recipe.data.lowercase  # type: ignore[attr-defined]
+    data: Any = trained.recipe.data
     with trained.inference():
         return translate_lines(
             trained.model,  # type: ignore[arg-type]
             trained.subwords,
-            [normalise(line, lowercase=lowercase) for line in lines],
+            [data.normalised(line) for line in lines],
             beam=beam or settings.beam,
             length_penalty=settings.length_penalty,
             device=trained.device,

@@ -108,11 +108,11 @@ def _apply(tables: dict[str, Any], override: str) -> list[str]:
         return [f"--set {override}: must be section.key=value, as in train.seed=2"]
     tables.setdefault(section, {})
     if isinstance(tables[section], dict):
-        tables[section][name] = _toml_value(text.strip())
+        tables[section][name] = toml_value(text.strip())
     return []
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """A TOML value, or the text itself: the shell has eaten the quotes of train.duration="60 steps"."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -1,37 +1,46 @@
-"""Tells whether prepared data still belong to the same settings and input files."""
+"""Knows files by their content, so that the same text is never prepared twice."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Reading gigabytes just to learn that nothing changed would delay every start: a file above this
-# size is known by its size, its time of change, and its first and last megabyte.
-MAX_WHOLE_BYTES = 16 << 20
-END_BYTES = 1 << 20
+from konvoi.folder import write_json
+
+# Hashing a gigabyte at every start would be felt: a larger file's digest is remembered until its size or time changes.
+MAX_UNREMEMBERED_BYTES = 4 << 20
+MEMORY_FILE = "digests.json"
 
 
-def fingerprint(path: Path) -> dict[str, Any]:
-    """Name, size and SHA-256 of a file (of a large one: see above)."""
+def digest(path: Path, home: Path) -> str:
+    """SHA-256 of a file's content."""
     status = path.stat()
-    if status.st_size <= MAX_WHOLE_BYTES:
-        return {"name": path.name, "bytes": status.st_size, "sha256": _sha256(path.read_bytes())}
+    if status.st_size <= MAX_UNREMEMBERED_BYTES:
+        return _hash(path)
+    state = [status.st_size, status.st_mtime_ns]
+    memory, name = _read_memory(home), str(path.absolute())
+    if name not in memory or memory[name][:2] != state:
+        # Read again what another process may have added meanwhile; the last writer wins, which costs a hash at most.
+        memory = {**_read_memory(home), name: [*state, _hash(path)]}
+        home.mkdir(parents=True, exist_ok=True)
+        write_json(home / MEMORY_FILE, memory)
+    return str(memory[name][2])
+
+
+def key_of(content: Any) -> str:
+    """12 hex digits that change with anything in it."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _hash(path: Path) -> str:
     with path.open("rb") as stream:
-        first = stream.read(END_BYTES)
-        stream.seek(-END_BYTES, 2)
-        ends = first + stream.read(END_BYTES)
-    changed = status.st_mtime_ns
-    return {"name": path.name, "bytes": status.st_size, "changed_ns": changed, "sha256_of_ends": _sha256(ends)}
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def key_of(settings: dict[str, Any], files: Iterable[Path]) -> str:
-    """12 hex digits that change with any setting or input."""
-    content = {"settings": settings, "files": [fingerprint(path) for path in files]}
-    return _sha256(json.dumps(content, sort_keys=True).encode())[:12]
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _read_memory(home: Path) -> dict[str, list[Any]]:
+    try:
+        return dict(json.loads((home / MEMORY_FILE).read_bytes()))
+    except (OSError, ValueError):
+        return {}

@@ -1,49 +1,67 @@
-"""Text to tokens: read, clean, split off, learn the vocabulary, encode, write; done once per settings and files."""
+"""Text to tokens: clean, choose, learn the vocabulary, encode; done once per settings and content of the files.
+
+Each stage works in chunks over all cores, and leaves a mark when it is done: an interrupted preparation goes on with
+the first stage that has none. Nothing depends on the number of processes.
+"""
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from konvoi.data.clean import CleaningCounts, clean, normalise
-from konvoi.data.fingerprint import key_of
-from konvoi.data.folder import BYTES_PER_MB, whole_folder
-from konvoi.data.get import Report, silent
-from konvoi.data.hold_out import Choice, check_enough, separate
+from konvoi.data.choose import Fates, choose_fates, split_by_chunk, tally_fates
+from konvoi.data.clean import KEPT, REASONS, Cleaner, Tally
+from konvoi.data.count import CountWords, add_up, most_frequent
+from konvoi.data.describe import describe
+from konvoi.data.encode import EncodeChunk
+from konvoi.data.fingerprint import digest, key_of
 from konvoi.data.inputs import Inputs, find_inputs
-from konvoi.data.prepared import INFO_FILE, PreparedSet, write_text
+from konvoi.data.prepared import INFO_FILE, PreparedSet, write_examples, write_text
 from konvoi.data.settings import Data
+from konvoi.data.sift import Examples, Sift, chunk_path, raw_chunks, remember
+from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
 from konvoi.data.subwords import Subwords
 from konvoi.data.text import Pair
-from konvoi.data.tokens import TokenFile, TokenWriter
+from konvoi.data.tokens import TokenWriter
 from konvoi.errors import DataError
+from konvoi.folder import make_once, read_json, save_array, write_json
+from konvoi.parallel import ordered_map
+from konvoi.stages import BYTES, Report, silent
 
 __all__ = ["Data", "PreparedSet", "find_prepared", "prepare"]
 
 # Raise it when the meaning of the files changes: older sets are then prepared anew.
-FORMAT_VERSION = 1
-CHUNK_PAIRS = 50_000
-# More text makes the vocabulary no better but its learning slow and hungry for memory.
-MAX_LEARNT_LINES = 2_000_000
-# Staged text once or twice, then 2 bytes a token and 16 bytes a pair.
+FORMAT_VERSION = 2
+# The clean text and its records, then 2 bytes a token and 8 a sentence.
 DISK_FACTOR = 2.5
+# A few broken lines are dropped and counted; with more, the file is not what it is taken for.
+MAX_UNREADABLE_SHARE = 0.01
+STAGES = ("sifted", "chosen", "learnt", "encoded")
+FATES_FILE = "fates.npy"
 
 
 def prepare(
-    data: Data, *, source: str, target: str, home: Path, from_folder: Path | None = None, report: Report = silent
+    data: Data,
+    *,
+    source: str,
+    target: str,
+    home: Path,
+    from_folder: Path | None = None,
+    report: Report = silent,
+    num_processes: int | None = None,
 ) -> PreparedSet:
     """The prepared set of these settings and files; made now unless it is there already."""
     inputs = find_inputs(data, source, target, home, from_folder)
     settings, final = _place(data, source, target, home, inputs)
-    if not final.exists():
-        with whole_folder(final, needed_bytes=int(DISK_FACTOR * inputs.text_bytes)) as folder:
-            _Preparation(folder, data, inputs, (source, target), report).run(settings)
+
+    def make(folder: Path) -> None:
+        _Preparation(folder, data, inputs, (source, target), report, num_processes).run(settings)
+
+    make_once(final, make, needed_bytes=int(DISK_FACTOR * inputs.text_bytes), report=report)
     return PreparedSet.open(final)
 
 
@@ -56,137 +74,165 @@ def find_prepared(data: Data, *, source: str, target: str, home: Path) -> Prepar
 def _place(data: Data, source: str, target: str, home: Path, inputs: Inputs) -> tuple[dict[str, Any], Path]:
     """All that the prepared set depends on besides its files, and where it lies."""
     settings = {**data.settings_that_matter(), "source": source, "target": target, "format": FORMAT_VERSION}
-    return settings, home / "data" / f"{data.set}-{key_of(settings, inputs.files)}"
+    if data.vocabulary is not None:
+        settings["vocabulary"] = digest(_existing(data.vocabulary), home)
+    return settings, home / "data" / f"{data.set}-{key_of([settings, inputs.content(home)])}"
+
+
+def _existing(vocabulary: Path) -> Path:
+    if not vocabulary.is_file():
+        raise DataError(f"{vocabulary} does not exist", hint="data.vocabulary must name a SentencePiece .model file")
+    return vocabulary
 
 
 class _Preparation:
-    """The steps of one preparation, in the order of run()."""
+    """The stages of one preparation, in the order of run()."""
 
-    def __init__(self, folder: Path, data: Data, inputs: Inputs, sides: tuple[str, str], report: Report) -> None:
-        self.folder, self.data, self.inputs, self.sides, self.report = folder, data, inputs, sides, report
-        self.counts = CleaningCounts()
-        self.raw_bytes = [0, 0]
-        self.held_out: dict[str, list[Pair]] = {}
+    def __init__(
+        self,
+        folder: Path,
+        data: Data,
+        inputs: Inputs,
+        sides: tuple[str, str],
+        report: Report,
+        num_processes: int | None,
+    ) -> None:
+        self.folder, self.data, self.inputs, self.sides = folder, data, inputs, sides
+        self.report, self.num_processes = report, num_processes
+        self.held_out = self._read_held_out()
 
     def run(self, settings: dict[str, Any]) -> None:
-        self._read_held_out()
-        training = self._split_off(self._clean())
-        self._check()
-        subwords = self._learn(training)
-        self._encode("train", _read_staged(training), subwords)
-        for split, pairs in self.held_out.items():
-            self._encode(split, pairs, subwords)
-            for number, side in enumerate(self.sides):
-                write_text(self.folder / f"{split}.{side}", [pair[number] for pair in pairs])
-        training.unlink()
-        info = json.dumps(self._describe(settings, subwords), indent=2, ensure_ascii=False)
-        (self.folder / INFO_FILE).write_text(info + "\n", encoding="utf-8")
+        if not (self.folder / INFO_FILE).exists():
+            sifted = self._once("sifted", self._sift)
+            chosen = self._once("chosen", lambda: self._choose(sifted["num_chunks"]))
+            self._check(tally := Tally.from_dict(sifted["tally"]) + Tally.from_dict(chosen["tally"]))
+            self._once("learnt", lambda: self._learn(sifted["num_chunks"]))
+            encoded = self._once("encoded", lambda: self._encode(sifted["num_chunks"], sifted["examples"]))
+            info = describe(self.folder, self.data, self.inputs, self.sides, encoded["splits"], tally)
+            write_json(self.folder / INFO_FILE, {"version": FORMAT_VERSION, **info, "settings": settings})
+        self._tidy_up()
 
-    def _read_held_out(self) -> None:
+    def _once(self, stage: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Does a stage unless an earlier process has; its mark holds what the next ones need to know."""
+        mark = self.folder / f"{stage}.json"
+        if not mark.exists():
+            write_json(mark, work())
+        return read_json(mark)
+
+    def _read_held_out(self) -> dict[str, list[Pair]]:
         """Dev and test stay exactly as given, or scores would not compare with those of others."""
-        for split in ("dev", "test"):
-            if split in self.inputs.splits:
-                pairs = self.inputs.splits[split]()
-                self.held_out[split] = [(s.lower(), t.lower()) for s, t in pairs] if self.data.lowercase else [*pairs]
+        held_out = {split: [*self.inputs.read(split)] for split in self.inputs.splits if split != "train"}
+        if self.data.lowercase:
+            return {split: [(s.lower(), t.lower()) for s, t in pairs] for split, pairs in held_out.items()}
+        return held_out
 
-    def _clean(self) -> tuple[Path, Choice]:
-        """Clean pairs on disk rather than in memory, and those of them to hold out."""
-        held_out = {normalise(source) for pairs in self.held_out.values() for source, _ in pairs}
-        choice = Choice(self.inputs.num_dev, self.inputs.num_test)
-        raw = self._watched(self.inputs.splits["train"]())
-        staged = self.folder / "clean.tsv"
-        _stage(staged, choice.watch(clean(raw, self.data, self.counts, held_out)))
-        return staged, choice
+    def _sift(self) -> dict[str, Any]:
+        """Cleans pair by pair, into chunks on disk."""
+        chunk_path(self.folder, 0, "").parent.mkdir(exist_ok=True)
+        cleaner = Cleaner(self.data, self.sides)
+        sources = (source for pairs in self.held_out.values() for source, _ in pairs)
+        held_out = frozenset(map(cleaner.normalise, sources))
+        sift = Sift(self.folder, self.data, self.inputs, held_out)
+        tally, examples, num_chunks, num_kept, num_bytes = Tally(), Examples(), 0, 0, 0
+        self.report("cleaning", 0, self._plain_bytes(), BYTES)
+        for sifted in ordered_map(sift, raw_chunks(self.inputs.splits["train"]), self.num_processes):
+            tally += sifted.tally
+            num_chunks, num_kept, num_bytes = num_chunks + 1, num_kept + sifted.num_kept, num_bytes + sifted.num_bytes
+            _merge(examples, sifted.examples)
+            self._check_readable(tally, num_kept, examples)
+            self.report("cleaning", num_bytes, self._plain_bytes(), BYTES)
+        return {"num_chunks": num_chunks, "tally": tally.as_dict(), "examples": examples}
 
-    def _watched(self, pairs: Iterator[Pair]) -> Iterator[Pair]:
-        number = 0
-        for number, (source, target) in enumerate(pairs, start=1):
-            self.raw_bytes[0] += len(source.encode()) + 1
-            self.raw_bytes[1] += len(target.encode()) + 1
-            if number % CHUNK_PAIRS == 0:
-                self.report("reading", number)
-            yield source, target
-        self.report("reading", number)
+    def _plain_bytes(self) -> int | None:
+        """How much training text there is, where packing does not hide it."""
+        files = [path for part in self.inputs.splits["train"] for path in part]
+        is_packed = any(path.suffix in (".gz", ".xz", ".zst") for path in files)
+        return None if is_packed else sum(path.stat().st_size for path in files)
 
-    def _split_off(self, cleaned: tuple[Path, Choice]) -> Path:
-        """Moves the chosen pairs from training to dev and test."""
-        staged, choice = cleaned
-        num_wanted = choice.num_dev + choice.num_test
-        if num_wanted == 0:
-            return staged
-        check_enough(self.counts.kept, num_wanted)
-        split_of = choice.splits()
-        self.held_out |= {split: [] for split in ("dev", "test") if split in split_of.values()}
-        training = self.folder / "training.tsv"
-        _stage(training, separate(_read_staged(staged), split_of, self.held_out, self.counts))
-        staged.unlink()
-        return training
+    def _check_readable(self, tally: Tally, num_kept: int, examples: Examples) -> None:
+        num_unreadable = tally["unreadable"].pairs
+        if num_unreadable > MAX_UNREADABLE_SHARE * (num_kept + tally.read.pairs):
+            row, problem, hint = examples["unreadable"][0]
+            files = ", ".join(str(path) for part in self.inputs.splits["train"] for path in part)
+            raise DataError(f"{files}: {num_unreadable:,} lines can't be read; line {row}: {problem}", hint=hint)
 
-    def _check(self) -> None:
-        if self.counts.kept < 2:
-            dropped = ", ".join(f"{reason} {number:,}" for reason, number in self.counts.as_dict().items() if number)
+    def _choose(self, num_chunks: int) -> dict[str, Any]:
+        """Decides what becomes of every clean pair: training, duplicate, leak, dev or test."""
+        self.report("looking for duplicates")
+        inputs = self.inputs
+        fates = choose_fates(self.folder, num_chunks, self.data, inputs.num_dev, inputs.num_test)
+        save_array(self.folder / FATES_FILE, fates)
+        return {"tally": tally_fates(self.folder, num_chunks, fates).as_dict()}
+
+    def _check(self, tally: Tally) -> None:
+        if tally[KEPT].pairs < 2:
+            dropped = ", ".join(f"{reason} {tally[reason].pairs:,}" for reason in REASONS if tally[reason].pairs)
             raise DataError(
-                f"{self.counts.kept} training pairs are left of {self.counts.read:,} ({dropped or 'none read'})",
+                f"{tally[KEPT].pairs} training pairs are left of {tally.read.pairs:,} ({dropped or 'none read'})",
                 hint="give more text, or relax data.max_words and data.max_ratio",
             )
 
-    def _learn(self, training: Path) -> Subwords:
+    def _learn(self, num_chunks: int) -> dict[str, Any]:
         """On training text only: dev and test must stay unseen."""
-        self.report("learning the vocabulary", 0)
-        stride = -(-2 * self.counts.kept // MAX_LEARNT_LINES)
-        sampled = itertools.islice(_read_staged(training), None, None, stride)
-        lines = itertools.chain.from_iterable(sampled)
-        return Subwords.learn(lines, self.data.vocabulary_size, self.folder)
+        if self.data.vocabulary is not None:
+            Subwords.load(self.data.vocabulary)
+            shutil.copyfile(self.data.vocabulary, self.folder / VOCABULARY_FILE)
+            return {"from": str(self.data.vocabulary)}
+        counted = ordered_map(CountWords(self.folder), self._chunks(num_chunks), self.num_processes)
+        words = add_up(self._reported("counting words", num_chunks, counted))
+        self.report("learning the vocabulary")
+        Subwords.learn_from_counts(most_frequent(words), self.data.vocabulary_size, self.folder)
+        return {"words": len(words)}
 
-    def _encode(self, split: str, pairs: Iterable[Pair], subwords: Subwords) -> None:
-        prefixes = [self.folder / f"{split}.{side}" for side in self.sides]
-        num_done = 0
-        with TokenWriter(prefixes[0], subwords.size) as source, TokenWriter(prefixes[1], subwords.size) as target:
-            for chunk in _chunks(pairs):
-                source.write(subwords.encode([pair[0] for pair in chunk], with_eos=True))
-                target.write(subwords.encode([pair[1] for pair in chunk], with_eos=True))
-                num_done += len(chunk)
-                self.report(f"encoding {split}", num_done)
+    def _chunks(self, num_chunks: int) -> Iterator[tuple[int, Fates]]:
+        fates = np.load(self.folder / FATES_FILE, mmap_mode="r")
+        return enumerate(map(np.asarray, split_by_chunk(self.folder, num_chunks, fates)))
 
-    def _describe(self, settings: dict[str, Any], subwords: Subwords) -> dict[str, Any]:
-        splits = ["train", *self.held_out]
-        files = {split: {side: TokenFile(self.folder / f"{split}.{side}") for side in self.sides} for split in splits}
-        source, target = self.sides
-        train = files["train"]
-        return {
-            "version": FORMAT_VERSION,
-            "set": self.data.set,
-            "source": source,
-            "target": target,
-            "pairs": {split: len(files[split][source]) for split in splits},
-            "raw_mb": {side: self.raw_bytes[i] / BYTES_PER_MB for i, side in enumerate(self.sides)},
-            "tokens": {split: {side: len(files[split][side].tokens) for side in self.sides} for split in splits},
-            "cleaning": self.counts.as_dict(),
-            "vocabulary_size": subwords.size,
-            "length_mean": {side: float(train[side].lengths.mean()) for side in self.sides},
-            "length_p95": {side: float(np.percentile(train[side].lengths, 95)) for side in self.sides},
-            "licence": self.inputs.licence,
-            "citation": self.inputs.citation,
-            "files": [str(path) for path in self.inputs.files],
-            "settings": settings,
-            "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+    def _reported(self, stage: str, total: int, results: Iterator[Any]) -> Iterator[Any]:
+        self.report(stage, 0, total, "chunks")
+        for number, result in enumerate(results, start=1):
+            yield result
+            self.report(stage, number, total, "chunks")
+
+    def _encode(self, num_chunks: int, examples: Examples) -> dict[str, Any]:
+        subwords = Subwords.load(self.folder / VOCABULARY_FILE)
+        held_out = {**self.held_out}
+        work = ordered_map(
+            EncodeChunk(self.folder, self.folder / VOCABULARY_FILE), self._chunks(num_chunks), self.num_processes
+        )
+        with self._writer("train", 0, subwords) as source, self._writer("train", 1, subwords) as target:
+            for chunk in self._reported("encoding", num_chunks, work):
+                source.write_encoded(*chunk.sides[0])
+                target.write_encoded(*chunk.sides[1])
+                _merge(examples, chunk.examples)
+                for split, pairs in chunk.held_out.items():
+                    held_out[split] = held_out.get(split, []) + pairs
+        held_out = {split: pairs for split, pairs in held_out.items() if pairs}
+        for split, pairs in held_out.items():
+            self._write_held_out(split, pairs, subwords)
+        write_examples(self.folder, examples)
+        return {"splits": ["train", *held_out]}
+
+    def _writer(self, split: str, side: int, subwords: Subwords) -> TokenWriter:
+        return TokenWriter(self.folder / f"{split}.{self.sides[side]}", subwords.size)
+
+    def _write_held_out(self, split: str, pairs: list[Pair], subwords: Subwords) -> None:
+        for side, language in enumerate(self.sides):
+            sentences = [pair[side] for pair in pairs]
+            write_text(self.folder / f"{split}.{language}", sentences)
+            # The model reads its source as in training; what it should have written stays as given.
+            as_read = [*map(self.data.normalised, sentences)] if side == 0 else sentences
+            with self._writer(split, side, subwords) as writer:
+                writer.write(subwords.encode(as_read, with_eos=True))
+
+    def _tidy_up(self) -> None:
+        """Removes what only the making needed."""
+        shutil.rmtree(self.folder / "chunks", ignore_errors=True)
+        for name in (FATES_FILE, *(f"{stage}.json" for stage in STAGES)):
+            (self.folder / name).unlink(missing_ok=True)
 
 
-def _stage(path: Path, pairs: Iterable[Pair]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(f"{source}\t{target}\n" for source, target in pairs)
-
-
-def _read_staged(path: Path) -> Iterator[Pair]:
-    """Clean sentences hold neither tabs nor line ends, so no checks are needed here."""
-    with path.open(encoding="utf-8", newline="\n") as stream:
-        for line in stream:
-            source, target = line[:-1].split("\t")
-            yield source, target
-
-
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    remaining = iter(pairs)
-    while chunk := list(itertools.islice(remaining, CHUNK_PAIRS)):
-        yield chunk
+def _merge(examples: Examples, more: Examples) -> None:
+    for reason, found in more.items():
+        for example in found:
+            remember(examples, reason, *example)

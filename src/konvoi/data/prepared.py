@@ -1,11 +1,13 @@
 """A prepared set: tokens, vocabulary, the text of dev and test, and what there is to say about them.
 
 info.json  vocabulary.model  train.en.tokens  train.en.offsets.npy ...  dev.en  dev.de  test.en  test.de
+dropped/too_long.tsv ...   the first pairs that each filter dropped: row in the input, source, target
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from konvoi.data.tokens import TokenFile
 from konvoi.errors import DataError
 
 INFO_FILE = "info.json"
+EXAMPLES_FOLDER = "dropped"
 
 
 class PreparedSet:
@@ -74,6 +77,14 @@ class PreparedSet:
 def write_text(path: Path, sentences: list[str]) -> None:
     """One sentence a line. As bytes, since text mode might change line ends."""
     path.write_bytes("".join(f"{sentence}\n" for sentence in sentences).encode())
+
+
+def write_examples(folder: Path, examples: Mapping[str, Iterable[Sequence[object]]]) -> None:
+    """The first dropped pairs of each reason, for people to look at."""
+    (folder / EXAMPLES_FOLDER).mkdir(exist_ok=True)
+    for reason, found in examples.items():
+        lines = ("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in example) for example in found)
+        write_text(folder / EXAMPLES_FOLDER / f"{reason}.tsv", [*lines])
 
 
 def _read_text(path: Path) -> list[str]:

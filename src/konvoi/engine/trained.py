@@ -45,7 +45,7 @@ def load_trained(run: RunDirectory, checkpoint: str = "best") -> Trained:
     paths = Checkpoints(run.checkpoints, metric=recipe.evaluate.metric).choose(checkpoint)
     device = _use_whole_machine()
     model: nn.Module = registry.find("model", recipe.name_of("model")).Model(
-        recipe.model, subwords.size, pad=Subwords.PAD
+        recipe.model, subwords.padded_size, pad=Subwords.PAD
     )
     try:
         model.load_state_dict(weights(paths))

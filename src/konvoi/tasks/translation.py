@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate as BaseEvaluate
-from konvoi.data.batching import BatchPlan, gather
+from konvoi.data.batching import BatchPlan, Indices, gather, padded
+from konvoi.data.bpe_dropout import BpeDropout
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import Data
 from konvoi.data.prepare import prepare as prepare_set
@@ -26,6 +27,7 @@ from konvoi.errors import DataError, did_you_mean
 from konvoi.evaluate.beam import translate_lines
 from konvoi.evaluate.scores import HIGHER_IS_BETTER, corpus_scores
 from konvoi.models._kernels import linear_cross_entropy
+from konvoi.stages import Report, silent
 from konvoi.sync import Team
 
 __all__ = ["Batching", "Config", "Data", "Evaluate", "Task", "prepare"]
@@ -49,6 +51,8 @@ class Batching(Section):
     """Padded target tokens per worker and micro-batch."""
     max_length: PositiveInt = 256
     """Training pairs with more pieces than this on a side are left out."""
+    bpe_dropout: float = Field(0.0, ge=0, le=1)
+    """The chance that a merge of pieces is left out, so that training sees words in many segmentations."""
 
 
 class Evaluate(BaseEvaluate):
@@ -88,12 +92,11 @@ class Batch:
     num_padded: int
 
 
-def prepare(recipe: Recipe, report: Callable[[str, int], None] | None = None) -> PreparedSet:
+def prepare(recipe: Recipe, report: Report = silent) -> PreparedSet:
     """The prepared set of a recipe; made where it does not exist yet."""
     task, data = recipe.task, recipe.data
     assert isinstance(task, Config) and isinstance(data, Data)
-    extra: dict[str, Any] = {} if report is None else {"report": report}
-    return prepare_set(data, source=task.source, target=task.target, home=konvoi_home(), **extra)
+    return prepare_set(data, source=task.source, target=task.target, home=konvoi_home(), report=report)
 
 
 class Task:
@@ -107,22 +110,19 @@ class Task:
         self.set = prepare(recipe)
         self.subwords: Subwords = self.set.subwords
         self.source, self.target = self.set.split("train")
-        self.kept = self._short_enough(recipe.batching)
-        self.plan = BatchPlan(
-            self.source.lengths[self.kept],
-            self.target.lengths[self.kept],
-            recipe.batching.max_tokens,
-            recipe.train.seed,
-        )
+        self.plan = self._plan(recipe.batching)
+        probability = recipe.batching.bpe_dropout
+        self.bpe_dropout = BpeDropout(self.subwords, probability) if probability else None
 
-    def _short_enough(self, batching: Batching) -> Any:
+    def _plan(self, batching: Batching) -> BatchPlan:
         limit = min(batching.max_length, batching.max_tokens)
-        kept = ((self.source.lengths <= limit) & (self.target.lengths <= limit)).nonzero()[0]
-        if len(kept) == 0:
+        seed = self.recipe.train.seed
+        plan = BatchPlan(self.source.lengths, self.target.lengths, batching.max_tokens, seed, max_length=limit)
+        if len(plan.kept) == 0:
             raise DataError(
                 f"every training pair is longer than {limit} pieces", hint="raise batching.max_length or max_tokens"
             )
-        return kept
+        return plan
 
     @property
     def num_per_epoch(self) -> int:
@@ -133,14 +133,25 @@ class Task:
 
     def build_model(self) -> nn.Module:
         module = registry.find("model", self.recipe.name_of("model"))
-        model: nn.Module = module.Model(self.recipe.model, self.subwords.size, pad=Subwords.PAD)
+        model: nn.Module = module.Model(self.recipe.model, self.subwords.padded_size, pad=Subwords.PAD)
         return model.to(self.device)
 
     def micro_batch(self, position: int) -> Batch:
-        indices = self.kept[self.plan[position]]
-        return _batch(
-            gather(self.source, indices, Subwords.PAD), gather(self.target, indices, Subwords.PAD), self.device
-        )
+        indices = self.plan[position]
+        if self.bpe_dropout is None:
+            source, target = (gather(file, indices, Subwords.PAD) for file in (self.source, self.target))
+        else:
+            source, target = (self._with_dropout(side, indices, position) for side in range(2))
+        return _batch(source, target, self.device)
+
+    def _with_dropout(self, side: int, indices: Indices, position: int) -> Any:
+        """Another segmentation at every position. All ranks divide the loss by the number of tokens of the usual one."""
+        assert self.bpe_dropout is not None
+        file = (self.source, self.target)[side]
+        sentences = np.split(file.read(indices), file.lengths[indices].cumsum()[:-1])
+        segmented = self.bpe_dropout.apply(sentences, seed=(self.recipe.train.seed, position, side))
+        lengths = np.array([len(sentence) for sentence in segmented], dtype=np.uint32)
+        return padded(np.concatenate(segmented), lengths, Subwords.PAD)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed loss and the plain one, summed over the target tokens; padding costs no output layer."""
@@ -151,7 +162,8 @@ class Task:
         split = self.settings.split
         scores: dict[str, Any] = {**self._loss_scores(model, team, split)}
         sources, references = (lines[: self.settings.max_sentences] for lines in self.set.text(split))
-        hypotheses = self.translate_together(model, team, sources)
+        assert isinstance(self.recipe.data, Data)
+        hypotheses = self.translate_together(model, team, [*map(self.recipe.data.normalised, sources)])
         pieces = self._pieces(hypotheses, references) if self.settings.pieces else None
         scores.update(corpus_scores(hypotheses, references, lowercase=self.settings.lowercase, pieces=pieces))
         samples = [

@@ -1,0 +1,1 @@
+"""From addresses to verified files: which sets there are, how they are downloaded and unpacked."""

@@ -1,0 +1,267 @@
+"""Archives, good, broken and evil."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from konvoi.errors import DataError
+from konvoi.fetch import unpack as unpack_module
+from konvoi.fetch.unpack import Unpacked, unpack, unpack_all
+
+FILES = {"dev/a.en": b"one\n" * 1000, "dev/a.de": b"eins\n" * 1000, "dev/b.en": b"two\n"}
+NOISE = random.Random(0).randbytes(20_000)
+
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> Member:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content)
+    return info, content
+
+
+def tar_bytes(*members: Member) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    return tar_bytes(*(member(name, content) for name, content in files.items()))
+
+
+def zip_of(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+PACKINGS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
+    "tar": tar_of,
+    "tgz": lambda files: gzip.compress(tar_of(files)),
+    "tar.xz": lambda files: lzma.compress(tar_of(files)),
+    "zip": zip_of,
+}
+
+
+def write(folder: Path, content: bytes, name: str = "x.archive") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def out_of(content: bytes, folder: Path, max_bytes: int = 1 << 20, max_files: int = 100) -> Unpacked:
+    return unpack_all(write(folder, content), folder / "out", max_bytes=max_bytes, max_files=max_files)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_only_the_named_members_come_out_under_their_new_names(packing: str, tmp_path: Path) -> None:
+    path = write(tmp_path, PACKINGS[packing](FILES))
+    written = unpack(path, {"dev/b.en": "b.en", "dev/a.en": "new.en"}, tmp_path / "out")
+    assert written == [tmp_path / "out" / "b.en", tmp_path / "out" / "new.en"]
+    assert tree(tmp_path / "out") == {"b.en": FILES["dev/b.en"], "new.en": FILES["dev/a.en"]}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_whole_tree_comes_out(packing: str, tmp_path: Path) -> None:
+    result = out_of(PACKINGS[packing](FILES), tmp_path)
+    assert tree(tmp_path / "out") == FILES
+    # 1000 x "one\n" + 1000 x "eins\n" + "two\n"
+    assert (len(result.files), result.num_bytes, result.skipped) == (3, 4000 + 5000 + 4, [])
+
+
+def test_a_member_may_begin_with_a_dot(tmp_path: Path) -> None:
+    path = write(tmp_path, tar_of({"./dev/a.en": b"one\n"}))
+    assert unpack(path, {"dev/a.en": "a.en"}, tmp_path)[0].read_bytes() == b"one\n"
+
+
+def test_all_missing_members_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"does not hold dev/c\.en, dev/c\.de$"):
+        unpack(write(tmp_path, tar_of(FILES)), {"dev/c.en": "c", "dev/a.en": "a", "dev/c.de": "d"}, tmp_path)
+
+
+def test_a_link_is_not_the_member_that_is_wanted(tmp_path: Path) -> None:
+    path = write(tmp_path, tar_bytes(member("dev/a.en", kind=tarfile.SYMTYPE, link="/etc/passwd")))
+    with pytest.raises(DataError, match=r"does not hold dev/a\.en"):
+        unpack(path, {"dev/a.en": "a.en"}, tmp_path / "out")
+    assert tree(tmp_path / "out") == {}
+
+
+def test_a_tar_inside_a_tar_needs_no_file_in_between(tmp_path: Path) -> None:
+    outer = write(tmp_path, tar_of({"inner.tar": tar_of(FILES)}))
+    with tarfile.open(outer) as tar:
+        stream = tar.extractfile("inner.tar")
+        assert stream is not None
+        unpack_all(stream, tmp_path / "out", max_bytes=1 << 20, max_files=10, name="inner.tar")
+    assert tree(tmp_path / "out") == FILES
+
+
+def test_progress_is_told_in_bytes_of_the_archive(tmp_path: Path) -> None:
+    reports: list[tuple[object, ...]] = []
+    path = write(tmp_path, PACKINGS["tgz"](FILES))
+    unpack(path, {"dev/b.en": "b.en"}, tmp_path, report=lambda *told: reports.append(told))
+    size = path.stat().st_size
+    assert reports[-1] == ("unpacking x.archive", size, size, "bytes")
+
+
+@pytest.mark.parametrize("name", ["../x", "dev/../../x", "/konvoi-evil/x", "..", "./../x"])
+@pytest.mark.parametrize("make", [tar_of, zip_of])
+def test_nothing_is_written_outside(make: Callable[[dict[str, bytes]], bytes], name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="wants to write outside its folder"):
+        out_of(make({name: b"evil"}), tmp_path)
+    assert names_below(tmp_path) == ["out", "x.archive"]
+    assert not Path("/konvoi-evil").exists()
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_links_and_devices_are_never_made(tmp_path: Path) -> None:
+    evil = tar_bytes(
+        member("soft", kind=tarfile.SYMTYPE, link="/etc/passwd"),
+        member("hard", kind=tarfile.LNKTYPE, link="/etc/passwd"),
+        member("device", kind=tarfile.CHRTYPE),
+        member("pipe", kind=tarfile.FIFOTYPE),
+        member("good", b"good"),
+    )
+    result = out_of(evil, tmp_path)
+    assert result.skipped == ["soft", "hard", "device", "pipe"]
+    assert names_below(tmp_path / "out") == ["good"]
+
+
+def test_a_link_in_a_zip_is_not_made_either(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        link = zipfile.ZipInfo("soft")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    result = out_of(stream.getvalue(), tmp_path)
+    assert (result.skipped, names_below(tmp_path / "out")) == (["soft"], [])
+
+
+def test_a_file_behind_a_link_of_the_archive_stays_inside(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    evil = tar_bytes(
+        member("door", kind=tarfile.SYMTYPE, link=str(tmp_path / "elsewhere")), member("door/x", b"through the door")
+    )
+    out_of(evil, tmp_path)
+    assert tree(tmp_path / "elsewhere") == {}
+    assert tree(tmp_path / "out") == {"door/x": b"through the door"}
+
+
+def test_a_link_that_was_there_before_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "door").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="door is a link"):
+        out_of(tar_of({"door/x": b"through the door"}), tmp_path)
+    assert tree(tmp_path / "elsewhere") == {}
+
+
+def test_a_link_with_the_name_of_the_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    victim = write(tmp_path, b"precious", "victim")
+    (tmp_path / "out" / "x").symlink_to(victim)
+    out_of(tar_of({"x": b"new"}), tmp_path)
+    assert (victim.read_bytes(), (tmp_path / "out" / "x").read_bytes()) == (b"precious", b"new")
+    assert not (tmp_path / "out" / "x").is_symlink()
+
+
+def test_no_more_bytes_than_allowed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds more than the 50 bytes left"):
+        out_of(tar_of({"a": b"x" * 50, "b": b"x" * 51}), tmp_path, max_bytes=100)
+    assert tree(tmp_path / "out") == {"a": b"x" * 50}
+
+
+def test_no_more_files_than_allowed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds more than 2 files"):
+        out_of(tar_of({"a": b"", "b": b"", "c": b""}), tmp_path, max_files=2)
+
+
+@pytest.mark.parametrize("packing", ["tgz", "tar.xz", "zip"])
+def test_a_bomb_does_not_go_off(packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack_module, "UNSUSPICIOUS_BYTES", 1 << 20)
+    bomb = PACKINGS[packing]({"zeros": bytes(5 << 20)})
+    assert len(bomb) < 10_000
+    with pytest.raises(DataError, match="more than 200 times its size"):
+        unpack(write(tmp_path, bomb), {"zeros": "zeros"}, tmp_path / "out")
+    assert tree(tmp_path / "out") == {}
+
+
+def test_a_file_full_of_holes_is_skipped(tmp_path: Path) -> None:
+    info, _ = member("holes")
+    info.type = tarfile.GNUTYPE_SPARSE
+    assert out_of(tar_bytes((info, b"")), tmp_path).skipped == ["holes"]
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.8])
+def test_an_archive_that_is_cut_short_is_named(packing: str, share: float, tmp_path: Path) -> None:
+    whole = PACKINGS[packing]({"a": NOISE, "b": NOISE[::-1]})
+    with pytest.raises(DataError, match=r"x\.archive is cut short or damaged"):
+        out_of(whole[: int(len(whole) * share)], tmp_path)
+    assert all(content in (NOISE, NOISE[::-1]) for content in tree(tmp_path / "out").values())
+
+
+def test_a_tar_cut_exactly_between_two_members_is_cut_short_too(tmp_path: Path) -> None:
+    # A header of 512 bytes, 512 bytes of content: the second member begins at 1024.
+    whole = tar_of({"a": b"x" * 512, "b": b"y" * 512})
+    with pytest.raises(DataError, match="cut short"):
+        out_of(whole[:1024], tmp_path)
+
+
+@pytest.mark.parametrize("packing", ["tgz", "tar.xz", "zip"])
+def test_a_flipped_bit_is_found(packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In small steps: the checksum at the end must be reached all the same.
+    monkeypatch.setattr(unpack_module, "CHUNK_BYTES", 512)
+    damaged = bytearray(PACKINGS[packing]({"a": NOISE}))
+    damaged[len(damaged) // 2] ^= 1
+    with pytest.raises(DataError, match="damaged"):
+        out_of(bytes(damaged), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", gzip.compress(b"just text\n" * 100)])
+def test_what_is_no_archive_is_called_so(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="it is no archive"):
+        out_of(content, tmp_path)
+
+
+def test_a_file_in_the_place_of_a_folder_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a file where there is a folder"):
+        out_of(tar_bytes(member("a/b", b"x"), member("a", b"y")), tmp_path)
+    with pytest.raises(DataError, match="a file where there is a folder"):
+        out_of(tar_bytes(member("c", b"x"), member("c/d", b"y")), tmp_path)
+
+
+def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", b"half", unpack_module.TEMPORARY_FILE)
+    out_of(tar_of(FILES), tmp_path)
+    assert tree(tmp_path / "out") == FILES
+
+
+def test_a_protected_zip_is_explained(tmp_path: Path) -> None:
+    locked = bytearray(zip_of({"a": b"x"}))
+    locked[6] |= 1  # the flag "encrypted", in the local header
+    locked[locked.index(b"PK\x01\x02") + 8] |= 1  # and in the directory
+    with pytest.raises(DataError, match=r"cannot be unpacked: .*password"):
+        out_of(bytes(locked), tmp_path)
