@@ -16,7 +16,6 @@ from konvoi.data.prepare import prepare
 from konvoi.data.prepared import PreparedSet, prepared_sets
 from konvoi.data.settings import Data
 from konvoi.errors import DataError, RecipeError
-from konvoi.fetch.get import get
 from konvoi.fetch.sets import KNOWN_SETS, OWN, find_set, is_here
 from konvoi.images.prepare import IMAGE_SETS, ImageSet, image_sets, prepare_images
 
@@ -69,6 +68,9 @@ def get_set(
     as_json: AsJson = False,
 ) -> None:
     """Download (or take from a folder), verify, clean and tokenise a known set."""
+    # Imported here: no other command needs the network.
+    from konvoi.fetch.get import get
+
     known = find_set(name)
     with progress_display(in_lines=True) as report:
         path = get(known, home=konvoi_home(), from_folder=from_folder, mirror=mirror, report=report)

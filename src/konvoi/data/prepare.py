@@ -6,7 +6,10 @@ the first stage that has none. Nothing depends on the number of processes.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,8 +184,11 @@ class _Preparation:
         counted = ordered_map(CountWords(self.folder), self._chunks(num_chunks), self.num_processes)
         words = add_up(self._reported("counting words", num_chunks, counted))
         self.report("learning the vocabulary")
+        num_words = len(words)
         Subwords.learn_from_counts(most_frequent(words), self.data.vocabulary_size, self.folder)
-        return {"words": len(words)}
+        words.clear()
+        _give_back_memory()
+        return {"words": num_words}
 
     def _chunks(self, num_chunks: int) -> Iterator[tuple[int, Fates]]:
         fates = np.load(self.folder / FATES_FILE, mmap_mode="r")
@@ -230,6 +236,13 @@ class _Preparation:
         shutil.rmtree(self.folder / "chunks", ignore_errors=True)
         for name in (FATES_FILE, *(f"{stage}.json" for stage in STAGES)):
             (self.folder / name).unlink(missing_ok=True)
+
+
+def _give_back_memory() -> None:
+    """What learning freed would else stay with this process: 330 of 390 MB after 500,000 words (2026-11-16)."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _merge(examples: Examples, more: Examples) -> None:

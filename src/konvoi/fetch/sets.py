@@ -166,6 +166,7 @@ _TABLE = (
         train_pairs=69_000,
         embedded=True,
         held_out=(500, 500),
+        settings={"vocabulary_size": 3000},
     ),
     KnownSet(
         name="multi30k-en-de",
@@ -188,6 +189,7 @@ _TABLE = (
             ),
         ),
         splits={"train": (_sides("train"),), "dev": (_sides("val"),), "test": (_sides("test_2016_flickr"),)},
+        settings={"vocabulary_size": 5000, "lowercase": True},
     ),
     KnownSet(
         name="tatoeba-en-de",

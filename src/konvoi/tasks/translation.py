@@ -145,7 +145,7 @@ class Task:
         return _batch(source, target, self.device)
 
     def _with_dropout(self, side: int, indices: Indices, position: int) -> Any:
-        """Another segmentation at every position. All ranks divide the loss by the number of tokens of the usual one."""
+        """Another segmentation at every position; all ranks divide the loss by the tokens of the usual one."""
         assert self.bpe_dropout is not None
         file = (self.source, self.target)[side]
         sentences = np.split(file.read(indices), file.lengths[indices].cumsum()[:-1])
