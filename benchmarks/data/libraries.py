@@ -175,12 +175,12 @@ _ENCODERS: dict[Path, WordEncoder] = {}
 
 def encode_konvoi(folder: Path, num_processes: int) -> Result:
     """With the vocabulary that SentencePiece learnt, so that the very same ids must come out."""
-    texts = ("".join(f"{line}\n" for line in chunk) for chunk in chunks_of(folder))
+    texts = ["".join(f"{line}\n" for line in chunk) for chunk in chunks_of(folder)]
     checksum, num_tokens, seconds = hashlib.sha256(), 0, 0.0
     encoded = ordered_map(partial(encode_text, folder / "sentencepiece.model"), texts, num_processes)
     began = time.perf_counter()
     for tokens, _ in encoded:
-        # The clock also runs while text is read; with one process that alone could be left out, with two it overlaps.
+        # The start of the processes counts, reading the text does not, as for the others.
         seconds += time.perf_counter() - began
         plain = tokens[tokens != Subwords.EOS]
         num_tokens += len(plain)
@@ -247,7 +247,7 @@ def rows_of_today(num_lines: int) -> list[Result]:
     return [row for row in rows if row["date"] == date.today().isoformat() and row["lines_per_side"] == num_lines]
 
 
-def compare(source: Path, target: Path, num_lines: int, num_rounds: int) -> None:
+def compare(source: Path, target: Path, num_lines: int, num_rounds: int, only: str) -> None:
     done = {(row["work"], row["threads"], row["round"]) for row in rows_of_today(num_lines)}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -256,8 +256,9 @@ def compare(source: Path, target: Path, num_lines: int, num_rounds: int) -> None
                 stream.writelines(f"{line}\n" for line in itertools.islice(read_lines(path), num_lines))
         for number, name, threads in itertools.product(range(num_rounds), WORK, (1, 2)):
             is_left_out = (threads > 1 and name in ONE_ONLY) or (number > 0 and name in FIRST_ROUND_ONLY)
-            needs_model = name.startswith("learn") and not name.endswith("konvoi") and number == 0 and threads == 1
-            if is_left_out or ((name, threads, number) in done and not needs_model):
+            needs_model = name in ("learn sentencepiece", "learn tokenizers") and number == 0 and threads == 1
+            is_wanted = only in name and (name, threads, number) not in done
+            if is_left_out or not (is_wanted or needs_model):
                 continue
             result = measure(name, folder, threads)
             if (name, threads, number) not in done:
@@ -295,13 +296,14 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--lines", type=int, default=300_000, help="of each side")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="the steps that have this in their name, as encode")
     parser.add_argument("--work", choices=WORK, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
         work(arguments.work, arguments.source, arguments.threads)
     else:
-        compare(arguments.source, arguments.target, arguments.lines, arguments.rounds)
+        compare(arguments.source, arguments.target, arguments.lines, arguments.rounds, arguments.only)
 
 
 if __name__ == "__main__":

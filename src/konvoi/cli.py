@@ -72,7 +72,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Trains translation models over a few ordinary machines, and knows why a run is fast or slow.",
+    help="Trains translation and image models over a few ordinary machines, and knows why a run is fast or slow.",
     epilog="Start with: konvoi train demo",
 )
 app.add_typer(recipes_app, name="recipes")
@@ -132,17 +132,17 @@ def evaluate(
     source: Annotated[Path | None, typer.Option(help="Own text instead of the run's, one sentence a line.")] = None,
     target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
     checkpoint: CheckpointName = "best",
-    split: Annotated[str | None, typer.Option(metavar="dev|test", help="Else test, where there is one.")] = None,
+    split: Annotated[str | None, typer.Option(help="A split of the run's set; else test, where there is one.")] = None,
     beam: Beam = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a trained model: loss, BLEU and chrF."""
+    """Score a trained model: loss, BLEU and chrF, or accuracies and confusions."""
     from konvoi.commands.evaluate import evaluate
 
     if (source is None) != (target is None):
         raise typer.BadParameter("must be given together", param_hint="--source and --target")
-    if split not in (None, "dev", "test") or (split and source):
-        raise typer.BadParameter("must be dev or test, and not beside --source", param_hint="--split")
+    if split and source:
+        raise typer.BadParameter("makes no sense beside --source", param_hint="--split")
     files = (source, target) if source and target else None
     evaluate(run, checkpoint, files=files, split=split, beam=beam, as_json=as_json)
 
@@ -165,6 +165,23 @@ def translate(
     if text and input_file:
         raise typer.BadParameter("give either TEXT or --input", param_hint="--input")
     translate(run, checkpoint, text=text or [], input_file=input_file, output_file=output_file, beam=beam)
+
+
+@app.command(epilog="Example: konvoi classify runs/demo-images-20261116-010203 shoe.png")
+def classify(
+    run: RunPath,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
+    checkpoint: CheckpointName = "best",
+    as_json: AsJson = False,
+) -> None:
+    """Say what is in a picture: the likeliest classes with their probabilities.
+
+    Needs the run directory only.
+    """
+    from konvoi.commands.classify import classify
+
+    classify(run, checkpoint, images=images, num_classes=top, as_json=as_json)
 
 
 @app.command(epilog="Example: konvoi info multi30k-tiny --workers 4")

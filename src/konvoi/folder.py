@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 BYTES_PER_MB = 1e6
 
 
+class KeepsWorkError(DataError):
+    """Wrong input, too, but what was made of it stays: it took hours, or shows what is wrong."""
+
+
 def write_whole(path: Path, text: str) -> None:
     """Beside, then rename: a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -57,7 +61,8 @@ def make_once(final: Path, make: Callable[[Path], None], *, needed_bytes: int, r
     """Lets `make` fill a folder that then takes the place of `final`; does nothing where `final` is there.
 
     Whoever comes second waits and finds the work done. What an interrupted process (or a full disk) leaves in
-    the work folder is given to the next one, which may go on from there; wrong input leaves nothing.
+    the work folder is given to the next one, which may go on from there; wrong input leaves nothing, unless the error
+    asks for it.
     """
     if final.exists():
         return
@@ -70,8 +75,9 @@ def make_once(final: Path, make: Callable[[Path], None], *, needed_bytes: int, r
             work.mkdir(exist_ok=True)
             try:
                 make(work)
-            except DataError:
-                shutil.rmtree(work, ignore_errors=True)
+            except DataError as error:
+                if not isinstance(error, KeepsWorkError):
+                    shutil.rmtree(work, ignore_errors=True)
                 raise
             work.rename(final)
 
@@ -94,8 +100,9 @@ def _alone(final: Path, report: Report) -> Iterator[None]:
                 report(f"waiting for another process that makes {final.name}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             # The holder before removed the file: only a lock on the one that is there now keeps others out.
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                break
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
         stack.callback(path.unlink, missing_ok=True)
         yield
 
@@ -114,7 +121,7 @@ def _explained(final: Path, needed_bytes: int) -> Iterator[None]:
                 hint="free some space and start again: it goes on where it stopped; "
                 "or set KONVOI_HOME to a folder on another disk",
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) or not final.parent.is_dir():
             raise MachineError(
                 f"cannot write {error.filename or final}: {error.strerror}",
                 hint="set KONVOI_HOME to a folder that you may write",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -60,11 +61,22 @@ def _in_order(
 ) -> Iterator[Result]:
     under_way: deque[Future[Result]] = deque()
     for item in items:
-        under_way.append(pool.submit(function, item))
+        with _without_interrupts():
+            under_way.append(pool.submit(function, item))
         if len(under_way) >= num_ahead:
             yield under_way.popleft().result()
     while under_way:
         yield under_way.popleft().result()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A helper that is started here inherits it: Ctrl-C can't meet it before it has its own way to deal with it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _live_with_the_parent() -> None:

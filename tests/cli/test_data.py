@@ -63,10 +63,15 @@ def test_a_server_without_the_file_is_named_with_what_to_do(konvoi, own_home):
     [
         (["get", "wmt16"], 'did you mean "wmt16-en-de"'),
         (["prepare", "--source", "a.en"], "train_target: missing"),
-        (["prepare", "--file", "a.tsv", "--set", "max_word=3"], "max_word"),
+        (["prepare", "--file", "a.tsv", "--set", "max_word=3"], 'did you mean "max_words"'),
         (["prepare", "--file", "a.tsv", "--set", "max_words"], "must be key=value"),
         (["prepare", "--file", "none.tsv"], "cannot read data.train_file"),
         (["prepare", "imagenet"], "no folder given"),
+        (["prepare", "--file", "a.tsv", "--from", "."], "--from has no effect on your own text"),
+        (["prepare", "demo-en-de", "--dev-pairs", "5"], "--dev-pairs has no effect on demo-en-de"),
+        (["prepare", "--set", "set=[1]"], "data.set"),
+        (["get", "imagenette"], "is a set of pictures"),
+        (["get", "own"], "need not be got"),
         (["info", "nothing"], "neither a prepared set nor a folder"),
     ],
 )
@@ -89,3 +94,11 @@ def test_a_run_carries_what_it_was_trained_on(trained_run):
     data = json.loads((trained_run / "data.json").read_text())
     assert data["pairs"]["dev"] == 40
     assert data["filters"][0]["filter"] == "read"
+
+
+def test_preparing_a_known_set_from_a_folder_is_enough_to_train_on_it(konvoi, own_home, tmp_path):
+    (tmp_path / "deu-eng.zip").write_bytes(tatoeba_zip())
+    prepared = konvoi("data", "prepare", "tatoeba-en-de", "--from", tmp_path, "--json")
+    assert prepared.exit_code == 0, prepared.stderr
+    recipe = konvoi("info", "demo", "--set", "data.set=tatoeba-en-de", "--set", "data.vocabulary_size=8000", "--json")
+    assert json.loads(recipe.stdout)["data"]["folder"] == json.loads(prepared.stdout)["folder"]

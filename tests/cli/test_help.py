@@ -17,6 +17,7 @@ COMMANDS = [
     ("info",),
     ("runs",),
     *(("recipes", name) for name in ("list", "show", "copy", "check")),
+    ("classify",),
     *(("data", name) for name in ("list", "get", "prepare", "info")),
 ]
 

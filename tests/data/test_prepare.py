@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from konvoi.commands.data import app
 from konvoi.data import fingerprint, sift
 from konvoi.data.prepare import Data, prepare
-from konvoi.data.prepared import PreparedSet
+from konvoi.data.prepared import PreparedSet, prepared_sets
 from konvoi.data.subwords import Subwords
 from konvoi.data.text import Pair, read_tsv_pairs
 from konvoi.errors import DataError, MachineError
@@ -221,7 +221,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     data = own(tmp_path, PAIRS)
     assert data.train_source is not None
     data.train_source.write_bytes(data.train_source.read_text().encode("utf-16-le").replace(b"\n\0", b"\n"))
-    with pytest.raises(DataError, match=r"train\.en.*60 lines can't be read; line 1: .*NUL") as caught:
+    with pytest.raises(
+        DataError, match=r"60 of the first lines can't be read: .*train\.en: line 1 holds a NUL"
+    ) as caught:
         make(data, tmp_path)
     assert "UTF-16" in caught.value.hint
 
@@ -267,7 +269,7 @@ def test_a_given_vocabulary_is_used_as_it_is(tmp_path: Path) -> None:
     given = make(own(tmp_path, PAIRS[:50], vocabulary=file, vocabulary_size=9999), tmp_path)
     assert (given.folder / "vocabulary.model").read_bytes() == file.read_bytes()
     assert (given.info["vocabulary_size"], given.info["vocabulary_padded"]) == (61, 64)
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="is no file"):
         make(own(tmp_path, PAIRS, vocabulary=tmp_path / "none.model"), tmp_path)
 
 
@@ -318,7 +320,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     [
         (PAIRS[:10], {}, "10 clean training pairs are too few to split off 9"),
         (PAIRS, {"vocabulary_size": 5000}, "at most"),
-        (PAIRS, {"max_words": 1}, "0 clean training pairs"),
+        (PAIRS, {"max_words": 1}, r"0 training pairs are left \(too_long 60\)"),
     ],
 )
 def test_text_that_does_not_suffice_is_an_error_with_a_remedy(
@@ -410,3 +412,43 @@ def test_the_commands_print_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     assert "demo-en-de" in result.stdout
+
+
+def test_the_same_bytes_read_another_way_are_another_set(tmp_path: Path) -> None:
+    tagged = [(f"<seg>{source}</seg>", f"<seg>{target}</seg>") for source, target in PAIRS]
+    as_lines = own(tmp_path, tagged)
+    assert as_lines.train_source is not None and as_lines.train_target is not None
+    plain = make(as_lines, tmp_path)
+    renamed = {
+        key: path.rename(path.with_suffix(f".{key}.sgm"))
+        for key, path in (("train_source", as_lines.train_source), ("train_target", as_lines.train_target))
+    }
+    segments = make(as_lines.model_copy(update=renamed), tmp_path)
+    assert segments.folder != plain.folder
+    assert {*decoded(segments, "train")} < {*PAIRS}
+
+
+@pytest.mark.parametrize("language", ["de/x", "..", ""])
+def test_a_language_that_is_no_file_name_is_refused_before_any_work(tmp_path: Path, language: str) -> None:
+    with pytest.raises(DataError, match="is no language code"):
+        prepare(own(tmp_path, PAIRS), source="en", target=language, home=tmp_path)
+
+
+def test_a_home_that_is_a_file_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(MachineError, match="cannot write") as caught:
+        make(own(tmp_path, PAIRS), tmp_path / "home")
+    assert "KONVOI_HOME" in caught.value.hint
+
+
+def test_a_set_of_another_version_hides_no_other(tmp_path: Path) -> None:
+    good = make(own(tmp_path, PAIRS), tmp_path)
+    old = tmp_path / "data" / "own-0123456789ab"
+    old.mkdir()
+    (old / "info.json").write_text(json.dumps({**good.info, "version": 1}))
+    broken = tmp_path / "data" / "own-ba9876543210"
+    broken.mkdir()
+    (broken / "info.json").write_text("{")
+    assert [one.folder for one in prepared_sets(tmp_path)] == [good.folder]
+    with pytest.raises(DataError, match="another version"):
+        PreparedSet.open(old)

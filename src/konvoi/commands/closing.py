@@ -9,32 +9,45 @@ from pathlib import Path
 from typing import Any
 
 from konvoi.commands.output import aligned, duration_words, megabytes
+from konvoi.folder import read_json
 from konvoi.run_directory import RunDirectory
+from konvoi.telemetry.units import speeds
 
 MAX_SAMPLES = 4
+SCORES = {"loss": "validation loss", "bleu": "BLEU", "chrf": "chrF", "accuracy_1": "Acc@1", "accuracy_5": "Acc@5"}
 Scores = dict[str, Any]
 
 
 def closing_lines(run: RunDirectory) -> list[str]:
     """All of it, line by line."""
     summary, evaluations = run.summary(), _evaluations(run)
-    rows = [*_speed(summary), *_scores(summary, evaluations), *_best_checkpoint(run, summary)]
+    rows = [*_data(run), *_speed(summary), *_scores(summary, evaluations), *_best_checkpoint(run, summary)]
     last = evaluations.get(max(evaluations, default=0), {})
     return ["", aligned(rows), *_samples(last), "", *_further(run)]
+
+
+def _data(run: RunDirectory) -> Iterator[tuple[str, str]]:
+    data = read_json(run.data_file)
+    if "filters" in data:
+        left = data["filters"][-1]
+        yield "trained on", f"{data['set']}: {left['pairs']:,} pairs, {sum(left['mb'].values()):,.1f} MB"
+    elif "images" in data:
+        pictures, num_bytes = data["images"]["train"], data["bytes"]["train"]
+        yield "trained on", f"{data['set']}: {pictures:,} pictures, {megabytes(num_bytes)}"
 
 
 def _speed(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds = summary["step_seconds"]
     yield "time in all", f"{duration_words(summary['seconds'])} for {summary['steps']:,} steps"
     yield "time per step", f"mean {seconds['mean']:.3f} s, median {seconds['median']:.3f} s"
-    yield "target tokens/s", f"{summary['target_tokens_per_second']:,.0f}"
-    yield "source+target tokens/s", f"{summary['tokens_per_second']:,.0f}"
+    for words, speed in speeds(summary):
+        yield words, f"{speed:,.0f}"
 
 
 def _scores(summary: dict[str, Any], evaluations: dict[int, Scores]) -> Iterator[tuple[str, str]]:
     last, best = summary.get("scores", {}), summary.get("best", {})
     at_best = evaluations.get(best.get("step", 0), {})
-    for key, name in (("loss", "validation loss"), ("bleu", "BLEU"), ("chrf", "chrF")):
+    for key, name in SCORES.items():
         if last.get(key) is not None:
             form = ".3f" if key == "loss" else ".2f"
             has_best = at_best.get(key) is not None
@@ -64,7 +77,10 @@ def _further(run: RunDirectory) -> Iterator[str]:
     folder = "" if shutil.which("konvoi") else f"{Path(sys.argv[0]).parent}/"
     yield f"the run is in {run.path}; look further with"
     yield f"  {folder}konvoi eval {run.path}"
-    yield f'  {folder}konvoi translate {run.path} "Where is the station?"'
+    if "accuracy_1" in run.summary().get("scores", {}):
+        yield f"  {folder}konvoi classify {run.path} IMAGE"
+    else:
+        yield f'  {folder}konvoi translate {run.path} "Where is the station?"'
     yield f"  {folder}tensorboard --logdir {run.tensorboard}"
     yield f"  {folder}konvoi runs"
 

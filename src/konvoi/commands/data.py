@@ -6,25 +6,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from konvoi.commands.data_tables import image_table, overview, text_table
 from konvoi.commands.output import aligned, print_json, progress_display
-from konvoi.config.recipe import toml_value
+from konvoi.config.recipe import check_section, toml_value
 from konvoi.data.home import konvoi_home
 from konvoi.data.prepare import prepare
 from konvoi.data.prepared import PreparedSet, prepared_sets
 from konvoi.data.settings import Data
-from konvoi.errors import DataError, RecipeError
-from konvoi.fetch.sets import KNOWN_SETS, OWN, find_set, is_here
+from konvoi.errors import DataError, RecipeError, UserError, did_you_mean
+from konvoi.fetch.sets import KNOWN_SETS, OWN, KnownSet, find_set, is_here
+from konvoi.images.demo import make_demo_images
 from konvoi.images.prepare import IMAGE_SETS, ImageSet, image_sets, prepare_images
+from konvoi.images.sets import DEMO_IMAGES
 
 app = typer.Typer(no_args_is_help=True, help="List, get, prepare and describe corpora and pictures.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
-File = Annotated[Path | None, typer.Option(help="One sentence a line; plain, .gz, .xz or .zst.")]
+Source = Annotated[Path | None, typer.Option(help="Training text, one sentence a line; plain, .gz, .xz or .zst.")]
+Target = Annotated[Path | None, typer.Option(help="Its translation, line by line.")]
 OneFile = Annotated[Path | None, typer.Option(help="Both sides in one .tsv or .jsonl file, plain or packed.")]
-From = Annotated[Path | None, typer.Option("--from", help="A folder that holds the files or archives already.")]
+HeldOut = Annotated[Path | None, typer.Option(help="Held-out text; else some is split off.")]
+From = Annotated[
+    Path | None, typer.Option("--from", help="Of a known set: a folder that holds its files or archives already.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of a recipe's [data], as max_words=80.")
 ]
@@ -56,6 +61,7 @@ def list_sets(as_json: AsJson = False) -> None:
         cells.append((str(row["name"]), pairs, languages, str(row["licence"]), here, str(row["description"])))
     typer.echo(aligned(cells))
     typer.echo(f"\npictures: {', '.join(IMAGE_SETS)}, each with konvoi data prepare NAME --from DIR")
+    typer.echo(f"({DEMO_IMAGES} is inside the package and needs no --from)")
 
 
 @app.command("get")
@@ -71,6 +77,7 @@ def get_set(
     # Imported here: no other command needs the network.
     from konvoi.fetch.get import get
 
+    _check_is_text(name)
     known = find_set(name)
     with progress_display(in_lines=True) as report:
         path = get(known, home=konvoi_home(), from_folder=from_folder, mirror=mirror, report=report)
@@ -94,15 +101,15 @@ def get_set(
 @app.command("prepare")
 def prepare_set(
     name: Annotated[str, typer.Argument(metavar="SET", help='A known set, or "own" for your files.')] = OWN,
-    source: File = None,
-    target: File = None,
+    source: Source = None,
+    target: Target = None,
     file: OneFile = None,
-    dev_source: File = None,
-    dev_target: File = None,
-    dev_file: OneFile = None,
-    test_source: File = None,
-    test_target: File = None,
-    test_file: OneFile = None,
+    dev_source: HeldOut = None,
+    dev_target: HeldOut = None,
+    dev_file: HeldOut = None,
+    test_source: HeldOut = None,
+    test_target: HeldOut = None,
+    test_file: HeldOut = None,
     source_language: Annotated[str | None, typer.Option(help="Translate from this language (en).")] = None,
     target_language: Annotated[str | None, typer.Option(help="Translate into this language (de).")] = None,
     vocabulary: Vocabulary = None,
@@ -135,30 +142,58 @@ def prepare_set(
         "test_pairs": test_pairs,
         "lowercase": lowercase or None,
     }
+    known = KNOWN_SETS.get(name)
+    _check_fits(known, from_folder=from_folder, to=to, dev_pairs=dev_pairs, test_pairs=test_pairs)
     # Not given is left to the set's own settings.
     chosen = {key: value for key, value in given.items() if value is not None}
     data = _checked({"set": name, **chosen, **_parsed(settings or [])})
-    known = KNOWN_SETS.get(name)
     with progress_display(in_lines=True) as report:
+        if known and from_folder:
+            # Into Konvoi's home, where training looks for it.
+            from konvoi.fetch.get import get
+
+            get(known, home=konvoi_home(), from_folder=from_folder, report=report)
         prepared = prepare(
             data,
             source=source_language or (known.source if known else "en"),
             target=target_language or (known.target if known else "de"),
             home=konvoi_home(),
-            from_folder=from_folder,
             report=report,
             num_processes=processes,
         )
     print_json(prepared.info) if as_json else typer.echo(text_table(prepared.info))
 
 
+def _check_is_text(name: str) -> None:
+    if name in IMAGE_SETS:
+        raise DataError(f"{name} is a set of pictures", hint=f"konvoi data prepare {name} --from DIR")
+    if name == OWN:
+        raise DataError("your own text need not be got", hint="konvoi data prepare --source FILE --target FILE")
+
+
+def _check_fits(known: KnownSet | None, **options: object) -> None:
+    """What would have no effect is refused, rather than passed over."""
+    refused = ("to", "dev_pairs", "test_pairs") if known else ("to", "from_folder")
+    names = {"from_folder": "--from", "to": "--to", "dev_pairs": "--dev-pairs", "test_pairs": "--test-pairs"}
+    for option in refused:
+        if options[option] is not None:
+            what = f"{known.name}, whose splits are fixed" if known else "your own text"
+            raise UserError(f"{names[option]} has no effect on {what}", hint="leave it out")
+
+
 def _prepare_images(name: str, from_folder: Path | None, to: Path | None, processes: int | None, as_json: bool) -> None:
-    if from_folder is None:
+    is_embedded = name == DEMO_IMAGES
+    if is_embedded and from_folder is not None:
+        raise DataError(f"{name} is inside the package", hint=f"konvoi data prepare {name}, without --from")
+    if not is_embedded and from_folder is None:
         raise DataError(f"{name}: no folder given", hint=f"konvoi data prepare {name} --from DIR")
     with progress_display(in_lines=True) as report:
-        images = prepare_images(
-            name, from_folder=from_folder, to=to, home=konvoi_home(), report=report, num_processes=processes
-        )
+        if from_folder is None:
+            images = make_demo_images(konvoi_home(), report, to)
+        else:
+            images = prepare_images(
+                name, from_folder=from_folder, to=to, home=konvoi_home(), report=report, num_processes=processes
+            )
     print_json(images.info) if as_json else typer.echo(image_table(images.info))
 
 
@@ -181,15 +216,19 @@ def info(
 
 
 def _find(name: str | None) -> list[PreparedSet | ImageSet]:
-    """All, the one in a folder, or those of a set."""
-    if name is not None and Path(name).is_dir():
-        folder = Path(name)
-        return [ImageSet.open(folder) if ImageSet.is_one(folder) else PreparedSet.open(folder)]
+    """All, those of a set, or the one in a folder."""
     everything: list[PreparedSet | ImageSet] = [*prepared_sets(konvoi_home()), *image_sets(konvoi_home())]
     found = [one for one in everything if name is None or name in (one.info["set"], one.folder.name)]
-    if name is not None and not found:
-        raise DataError(f"{name} is neither a prepared set nor a folder", hint=f"konvoi data prepare {name}")
-    return found
+    if name is None or found:
+        return found
+    folder = Path(name)
+    if folder.is_dir():
+        return [ImageSet.open(folder) if ImageSet.is_one(folder) else PreparedSet.open(folder)]
+    known = {*KNOWN_SETS, *IMAGE_SETS, OWN, *(one.folder.name for one in everything)}
+    raise DataError(
+        f"{name} is neither a prepared set nor a folder{did_you_mean(name, known)}",
+        hint="konvoi data info lists what is prepared, konvoi data list what can be",
+    )
 
 
 def _parsed(settings: list[str]) -> dict[str, Any]:
@@ -200,11 +239,10 @@ def _parsed(settings: list[str]) -> dict[str, Any]:
 
 
 def _checked(settings: dict[str, Any]) -> Data:
-    try:
-        return Data(**settings)
-    except ValidationError as error:
-        problems = [
-            ".".join(["data", *map(str, one["loc"])]) + ": " + one["msg"].removeprefix("Value error, ")
-            for one in error.errors()
-        ]
-        raise RecipeError("konvoi data prepare", problems, hint="konvoi data prepare --help") from None
+    data, problems = check_section("data", Data, settings)
+    if problems:
+        raise RecipeError(
+            "konvoi data prepare", problems, hint="konvoi recipes show demo --all lists every key of [data]"
+        )
+    assert isinstance(data, Data)
+    return data

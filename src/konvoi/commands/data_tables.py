@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from konvoi.commands.output import aligned
 from konvoi.data.prepared import EXAMPLES_FOLDER
+from konvoi.data.settings import Data
+from konvoi.fetch.sets import OWN
 
 Info = dict[str, Any]
 
@@ -19,7 +22,7 @@ FILTER_WORDS = {
     "length_ratio": "lengths too different",
     "copy": "a copy of the source",
     "wrong_language": "another language",
-    "leak": "in dev or test too",
+    "leak": "source also in dev or test",
     "duplicate": "duplicate",
     "near_duplicate": "near duplicate",
     "held_out": "split off",
@@ -44,7 +47,7 @@ def _filters(one: Info) -> str:
 
 def _splits(one: Info) -> str:
     sides = (one["source"], one["target"])
-    rows = [("split", "lines", *(f"{side} tokens" for side in sides), *(f"{side} unknown" for side in sides))]
+    rows = [("split", "lines", *(f"{side} tokens" for side in sides), *(f"{side} unknown pieces" for side in sides))]
     for split, pairs in one["pairs"].items():
         tokens = [f"{one['tokens'][split][side]:,}" for side in sides]
         unknown = [f"{one['unknown_share'][split][side]:.3%}" for side in sides]
@@ -61,9 +64,21 @@ def _facts(one: Info) -> Iterator[tuple[str, str]]:
     yield "licence", one["licence"]
     if one["citation"]:
         yield "to cite", one["citation"]
+    if one["set"] == OWN:
+        yield "made from", ", ".join(one["files"])
+    if unusual := _unusual(one["settings"]):
+        yield "settings", ", ".join(f"{key} = {json.dumps(value)}" for key, value in unusual.items())
     yield "where", one["folder"]
     yield "dropped pairs", f"examples of each kind in {one['folder']}/{EXAMPLES_FOLDER}"
     yield "made at", one["made_at"]
+
+
+def _unusual(settings: Info) -> Info:
+    """Those that are not the default of [data]."""
+    defaults = {name: field.default for name, field in Data.model_fields.items()}
+    return {
+        key: value for key, value in settings.items() if key in defaults and key != "set" and value != defaults[key]
+    }
 
 
 def image_table(one: Info) -> str:

@@ -10,8 +10,8 @@ import typer
 
 from konvoi import registry
 from konvoi.cluster.world import World
+from konvoi.commands.evaluate_images import evaluate_images
 from konvoi.commands.output import aligned, print_json
-from konvoi.commands.train import check_same_vocabulary
 from konvoi.data.text import read_pairs
 from konvoi.data.tokens import TokenFile, TokenWriter
 from konvoi.engine.trained import Trained, load_trained
@@ -19,7 +19,7 @@ from konvoi.evaluate.beam import translate_lines
 from konvoi.evaluate.scores import corpus_scores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
-from konvoi.tasks.translation import Data, Evaluate, loss_scores
+from konvoi.tasks.translation import Data, Evaluate, loss_scores, vocabulary_of
 
 WORDS = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "chrF", "bleu_pieces": "BLEU of pieces"}
 
@@ -27,13 +27,14 @@ WORDS = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "ch
 def evaluate(
     path: Path, checkpoint: str, *, files: tuple[Path, Path] | None, split: str | None, beam: int | None, as_json: bool
 ) -> None:
-    run = RunDirectory.open(path)
-    trained = load_trained(run, checkpoint)
+    trained = load_trained(RunDirectory.open(path), checkpoint)
+    if trained.recipe.name_of("task") == "classification":
+        return evaluate_images(trained, files=files, beam=beam, as_json=as_json)
     settings = trained.recipe.evaluate.model_copy(update={"max_sentences": None, "samples": 0})
     assert isinstance(settings, Evaluate)
     settings = settings.model_copy(update={"beam": beam}) if beam else settings
     with trained.inference():
-        result = _of_files(trained, settings, *files) if files else _of_split(run, trained, settings, split)
+        result = _of_files(trained, settings, *files) if files else _of_split(trained, settings, split)
     result = {"run": str(path), "checkpoints": list(trained.checkpoints), "beam": settings.beam, **result}
     if as_json:
         print_json(result)
@@ -41,14 +42,14 @@ def evaluate(
         typer.echo(aligned(_rows(result)))
 
 
-def _of_split(run: RunDirectory, trained: Trained, settings: Evaluate, split: str | None) -> dict[str, Any]:
+def _of_split(trained: Trained, settings: Evaluate, split: str | None) -> dict[str, Any]:
     """Exactly as during training, but over all sentences."""
     task_module = registry.find("task", trained.recipe.name_of("task"))
     prepared = task_module.prepare(trained.recipe)
-    check_same_vocabulary(run, prepared)
+    task_module.check_same(prepared, trained.run)
     split = split or ("test" if "test" in prepared.info["pairs"] else "dev")
     recipe = trained.recipe.model_copy(update={"evaluate": settings.model_copy(update={"split": split})})
-    scores = task_module.Task(recipe, trained.device).evaluate(trained.model, Team(World()))
+    scores = task_module.Task(recipe, trained.device, Team(World())).evaluate(trained.model, Team(World()))
     return {"split": split, **{key: value for key, value in scores.items() if key != "samples"}}
 
 
@@ -60,7 +61,7 @@ def _of_files(trained: Trained, settings: Evaluate, source: Path, target: Path) 
     sources, references = [s for s, _ in pairs], [t for _, t in pairs]
     hypotheses = translate_lines(
         trained.model,  # type: ignore[arg-type]
-        trained.subwords,
+        vocabulary_of(trained.run),
         sources,
         beam=settings.beam,
         length_penalty=settings.length_penalty,
@@ -79,8 +80,9 @@ def _loss(trained: Trained, sources: list[str], references: list[str]) -> dict[s
 
 
 def _encoded(trained: Trained, lines: list[str], prefix: Path) -> TokenFile:
-    with TokenWriter(prefix, trained.subwords.size) as writer:
-        writer.write(trained.subwords.encode(lines, with_eos=True))
+    subwords = vocabulary_of(trained.run)
+    with TokenWriter(prefix, subwords.size) as writer:
+        writer.write(subwords.encode(lines, with_eos=True))
     return TokenFile(prefix)
 
 

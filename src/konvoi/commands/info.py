@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import typer
 
 from konvoi import registry
+from konvoi.cluster.world import World
 from konvoi.commands.output import aligned, megabytes, print_json
 from konvoi.config.recipe import Recipe, read
 from konvoi.config.schedules import OneCycle, Span
-from konvoi.data.home import konvoi_home
-from konvoi.data.prepare import find_prepared
-from konvoi.data.prepared import PreparedSet
-from konvoi.data.subwords import Subwords, padded_size
 from konvoi.engine.setup import span_of
 from konvoi.errors import DataError
-from konvoi.tasks.translation import Config as Translation
-from konvoi.tasks.translation import Data
+from konvoi.sync import Team
 
 BYTES_PER_FLOAT = 4
-# Pieces of a sentence where the text is not prepared yet: about those of WMT en-de.
-ASSUMED_LENGTH = 27.0
+OUTPUTS = {"translation": "vocabulary_size", "classification": "classes"}
 SCHEDULE_WORDS = {
     "constant": "stays at {learning_rate:g}",
     "transformer": "rises for {warmup}, then falls with the square root of the step",
@@ -49,39 +45,29 @@ def info(name: str, overrides: list[str], as_json: bool) -> None:
         typer.echo(aligned(_rows(facts)))
 
 
-def _find(recipe: Recipe) -> tuple[PreparedSet | None, str]:
+def _task(recipe: Recipe) -> Any:
+    return registry.find("task", recipe.name_of("task"))
+
+
+def _find(recipe: Recipe) -> tuple[Any, str]:
     """The prepared set, or why there is none."""
-    task, data = recipe.task, recipe.data
-    assert isinstance(task, Translation) and isinstance(data, Data)
     try:
-        found = find_prepared(data, source=task.source, target=task.target, home=konvoi_home())
+        found = _task(recipe).find(recipe)
         return found, "" if found else "not prepared yet"
     except DataError as error:
         return None, error.problem
 
 
-def _model(recipe: Recipe, prepared: PreparedSet | None) -> dict[str, Any]:
-    module = registry.find("model", recipe.name_of("model"))
-    num_pieces = _num_pieces(recipe, prepared)
-    means = prepared.info["length_mean"] if prepared else {}
-    lengths = [means.get(side, ASSUMED_LENGTH) for side in (recipe.task.source, recipe.task.target)]  # type: ignore[attr-defined]
+def _model(recipe: Recipe, prepared: Any) -> dict[str, Any]:
+    task, module = _task(recipe), registry.find("model", recipe.name_of("model"))
+    num_outputs = task.num_outputs(recipe, prepared)
     filled: Any = getattr(recipe.model, "filled", lambda: recipe.model)()
     return {
         **filled.model_dump(mode="json"),
-        "vocabulary_size": num_pieces,
-        "parameters": module.num_parameters(recipe.model, num_pieces),
-        "flops_per_target_token": module.flops(recipe.model, num_pieces, *lengths),
-        "mean_lengths": lengths,
+        OUTPUTS[recipe.name_of("task")]: num_outputs,
+        "parameters": module.num_parameters(recipe.model, num_outputs),
+        **task.work(recipe, prepared),
     }
-
-
-def _num_pieces(recipe: Recipe, prepared: PreparedSet | None) -> int:
-    """Rows of the embedding."""
-    if prepared is not None:
-        return int(prepared.info["vocabulary_padded"])
-    data = recipe.data
-    assert isinstance(data, Data)
-    return Subwords.load(data.vocabulary).padded_size if data.vocabulary else padded_size(data.vocabulary_size)
 
 
 def _bytes(recipe: Recipe, num_parameters: int) -> dict[str, Any]:
@@ -99,18 +85,19 @@ def _bytes(recipe: Recipe, num_parameters: int) -> dict[str, Any]:
     }
 
 
-def _data(recipe: Recipe, prepared: PreparedSet | None, why_not: str) -> dict[str, Any]:
+def _data(recipe: Recipe, prepared: Any, why_not: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"set": recipe.data.set, "prepared": prepared is not None}  # type: ignore[attr-defined]
     if prepared is None:
         return {**facts, "why_not": why_not}
-    return {**facts, "folder": str(prepared.folder), "pairs": prepared.info["pairs"], "tokens": prepared.info["tokens"]}
+    known = {key: prepared.info[key] for key in ("pairs", "tokens", "images", "bytes") if key in prepared.info}
+    return {**facts, "folder": str(prepared.folder), **known}
 
 
-def _steps(recipe: Recipe, prepared: PreparedSet | None) -> dict[str, Any]:
+def _steps(recipe: Recipe, prepared: Any) -> dict[str, Any]:
     """None for what cannot be known: without prepared text an epoch has no length, and a time has no steps."""
     duration, per_epoch = recipe.train.duration, None
     if prepared is not None:
-        task = registry.find("task", recipe.name_of("task")).Task(recipe, torch.device("cpu"))
+        task = _task(recipe).Task(recipe, torch.device("cpu"), Team(World()))
         per_epoch = span_of(recipe, task.num_per_epoch, recipe.train.workers).steps_per_epoch
     in_epochs = duration.unit == "epoch"
     total = None if in_epochs and per_epoch is None else duration.steps(per_epoch or 1.0)
@@ -155,7 +142,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("model", _model_words(model)),
         ("parameters", f"{model['parameters']:,}"),
-        ("work per target token", f"{model['flops_per_target_token'] / 1e6:,.1f} MFLOP (forward and backward)"),
+        *_work_words(model),
         ("gradient", f"{num_bytes['gradient']:,} bytes ({megabytes(num_bytes['gradient'])}, fp32)"),
         ("sent per step", f"{_sent_words(facts)}"),
         ("optimiser state", megabytes(num_bytes["optimiser_state"])),
@@ -173,8 +160,15 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _model_words(model: dict[str, Any]) -> str:
     size = f"{model['name']} {model['size']}: " if "size" in model else f"{model['name']}: "
-    keys = ("encoder_layers", "decoder_layers", "width", "ffn_width", "heads", "vocabulary_size")
+    keys = ("encoder_layers", "decoder_layers", "width", "ffn_width", "heads", "vocabulary_size", "depth", "classes")
     return size + ", ".join(f"{key.replace('_', ' ')} {model[key]:,}" for key in keys if key in model)
+
+
+def _work_words(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, flops in model.items():
+        if key.startswith("flops_per_"):
+            words = key.removeprefix("flops_per_").replace("_", " ")
+            yield f"work per {words}", f"{flops / 1e6:,.1f} MFLOP (forward and backward)"
 
 
 def _sent_words(facts: dict[str, Any]) -> str:
@@ -187,5 +181,7 @@ def _sent_words(facts: dict[str, Any]) -> str:
 def _data_words(data: dict[str, Any]) -> str:
     if not data["prepared"]:
         return f"{data['set']}: {data['why_not'].removeprefix(data['set'] + ': ')}"
+    if "images" in data:
+        return f"{data['set']}: " + ", ".join(f"{split} {count:,} pictures" for split, count in data["images"].items())
     tokens = ", ".join(f"{side} {count:,}" for side, count in data["tokens"]["train"].items())
     return f"{data['set']}: {data['pairs']['train']:,} training pairs; tokens: {tokens}"

@@ -11,8 +11,10 @@ import typer
 from konvoi.commands.output import aligned, duration_words, print_json
 from konvoi.errors import RunError, UserError
 from konvoi.run_directory import RunDirectory, find_runs
+from konvoi.telemetry.units import SPEEDS, speeds
 
-HEADER = ("run", "status", "steps", "loss", "BLEU", "target tokens/s", "time", "when")
+HEADER = ("run", "status", "steps", "loss", "score", "speed", "time", "when")
+SCORES = {"bleu": "BLEU", "accuracy_1": "Acc@1"}
 
 
 def list_runs(parent: Path, as_json: bool) -> None:
@@ -34,8 +36,8 @@ def _describe(run: RunDirectory) -> dict[str, Any]:
         "status": status,
         "steps": summary.get("steps", 0),
         "loss": summary.get("scores", {}).get("loss"),
-        "bleu": _best_bleu(summary),
-        "target_tokens_per_second": summary.get("target_tokens_per_second"),
+        **{key: value for key in SCORES if (value := _best(summary, key)) is not None},
+        **{key: summary[key] for key in SPEEDS if key in summary},
         "seconds": summary.get("seconds"),
         "started_at": _started_at(run),
     }
@@ -50,9 +52,9 @@ def _summary(run: RunDirectory) -> tuple[dict[str, Any], str]:
         return {}, "unreadable"
 
 
-def _best_bleu(summary: dict[str, Any]) -> float | None:
+def _best(summary: dict[str, Any], score: str) -> float | None:
     best = summary.get("best", {})
-    value: float | None = best["value"] if best.get("metric") == "bleu" else summary.get("scores", {}).get("bleu")
+    value: float | None = best["value"] if best.get("metric") == score else summary.get("scores", {}).get(score)
     return value
 
 
@@ -69,6 +71,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         return "-" if row[key] is None else format(row[key], form)
 
     seconds = "-" if row["seconds"] is None else duration_words(row["seconds"])
-    numbers = (number("steps", ","), number("loss", ".3f"), number("bleu", ".1f"))
-    speed = number("target_tokens_per_second", ",.0f")
-    return (row["run"], row["status"], *numbers, speed, seconds, row["started_at"][:16].replace("T", " "))
+    score = next((f"{words} {row[key]:.1f}" for key, words in SCORES.items() if key in row), "-")
+    speed = next((f"{value:,.0f} {words}" for words, value in speeds(row)), "-")
+    numbers = (number("steps", ","), number("loss", ".3f"))
+    return (row["run"], row["status"], *numbers, score, speed, seconds, row["started_at"][:16].replace("T", " "))

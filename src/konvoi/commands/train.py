@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -20,11 +20,9 @@ from konvoi.commands import resume
 from konvoi.commands.closing import closing_lines
 from konvoi.commands.output import progress_display
 from konvoi.config.recipe import Recipe, read
-from konvoi.data import subwords
-from konvoi.data.prepared import PreparedSet
 from konvoi.engine.checkpoint import check_room
 from konvoi.engine.worker import main, work
-from konvoi.errors import DataError, MachineError
+from konvoi.errors import MachineError
 from konvoi.folder import write_json
 from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of
 from konvoi.telemetry.environment import environment
@@ -66,8 +64,7 @@ def _begin(request: Request, recipe: Recipe) -> int:
     _check_room(path, recipe, prepared)
     run = RunDirectory.create(path, recipe)
     with run.locked():
-        shutil.copyfile(prepared.folder / subwords.FILE_NAME, run.vocabulary_file)
-        write_json(run.data_file, prepared.info)
+        _task(recipe).carry(prepared, run)
         write_json(run.environment_file, environment(_devices(), recipe.train.workers))
         return _train_and_close(run, recipe, request)
 
@@ -85,7 +82,7 @@ def _go_on(request: Request, recipe: Recipe) -> int:
             typer.echo(f"{run.path} has finished; to train longer: --set {resume.key_of_ending(run)}=...", err=True)
             typer.echo("\n".join(closing_lines(run)))
             return exit_codes.DONE
-        check_same_vocabulary(run, _prepare(recipe))
+        _task(recipe).check_same(_prepare(recipe), run)
         resume.adopt(run, recipe, changes)
         return _train_and_close(run, recipe, request)
 
@@ -127,20 +124,13 @@ def _signals_restored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _prepare(recipe: Recipe) -> PreparedSet:
+def _task(recipe: Recipe) -> Any:
+    return registry.find("task", recipe.name_of("task"))
+
+
+def _prepare(recipe: Recipe) -> Any:
     with progress_display() as report:
-        prepared: PreparedSet = registry.find("task", recipe.name_of("task")).prepare(recipe, report)
-    return prepared
-
-
-def check_same_vocabulary(run: RunDirectory, prepared: PreparedSet) -> None:
-    """Other pieces under the same numbers would train or score nonsense without a word."""
-    vocabulary = (prepared.folder / subwords.FILE_NAME).read_bytes()
-    if run.vocabulary_file.is_file() and run.vocabulary_file.read_bytes() != vocabulary:
-        raise DataError(
-            f"the text in {prepared.folder} is not what {run.path} was trained on: its vocabulary differs",
-            hint="bring the former files back, or begin a new run",
-        )
+        return _task(recipe).prepare(recipe, report)
 
 
 def _check_devices(num_workers: int) -> None:
@@ -153,9 +143,9 @@ def _devices() -> list[str]:
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] or ["cpu"]
 
 
-def _check_room(path: Path, recipe: Recipe, prepared: PreparedSet) -> None:
+def _check_room(path: Path, recipe: Recipe, prepared: Any) -> None:
     """Now rather than at the first checkpoint, hours later."""
     model = registry.find("model", recipe.name_of("model"))
-    num_parameters = model.num_parameters(recipe.model, prepared.info["vocabulary_padded"])
+    num_parameters = model.num_parameters(recipe.model, _task(recipe).num_outputs(recipe, prepared))
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     check_room(existing, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)

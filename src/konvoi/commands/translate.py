@@ -12,11 +12,13 @@ from typing import Any, TextIO
 
 import typer
 
+from konvoi.data.subwords import Subwords
 from konvoi.data.text import read_lines
 from konvoi.engine.trained import Trained, load_trained
-from konvoi.errors import DataError, UserError
+from konvoi.errors import DataError, RunError, UserError
 from konvoi.evaluate.beam import translate_lines
 from konvoi.run_directory import RunDirectory
+from konvoi.tasks.translation import vocabulary_of
 
 # Enough lines of like length for full batches; at a keyboard every line is answered at once.
 CHUNK_LINES = 1024
@@ -26,6 +28,9 @@ def translate(
     path: Path, checkpoint: str, *, text: list[str], input_file: Path | None, output_file: Path | None, beam: int | None
 ) -> None:
     trained = load_trained(RunDirectory.open(path), checkpoint)
+    if trained.recipe.name_of("task") != "translation":
+        raise RunError(f"{path} is no translator", hint=f"konvoi classify {path} IMAGE...")
+    subwords = vocabulary_of(trained.run)
     is_keyboard = not text and input_file is None and sys.stdin.isatty()
     if is_keyboard:
         typer.echo("a sentence a line; Ctrl-D ends", err=True)
@@ -33,18 +38,20 @@ def translate(
     with _beside(output_file) if output_file else nullcontext(sys.stdout) as output:
         first_line_number = 1
         while chunk := list(itertools.islice(lines, 1 if is_keyboard else CHUNK_LINES)):
-            output.writelines(f"{line}\n" for line in _translated(trained, chunk, beam, first_line_number))
+            output.writelines(f"{line}\n" for line in _translated(trained, subwords, chunk, beam, first_line_number))
             output.flush()
             first_line_number += len(chunk)
 
 
-def _translated(trained: Trained, lines: list[str], beam: int | None, first_line_number: int) -> list[str]:
+def _translated(
+    trained: Trained, subwords: Subwords, lines: list[str], beam: int | None, first_line_number: int
+) -> list[str]:
     settings: Any = trained.recipe.evaluate
     data: Any = trained.recipe.data
     with trained.inference():
         return translate_lines(
             trained.model,  # type: ignore[arg-type]
-            trained.subwords,
+            subwords,
             [data.normalised(line) for line in lines],
             beam=beam or settings.beam,
             length_penalty=settings.length_penalty,

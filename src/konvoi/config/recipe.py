@@ -90,7 +90,7 @@ def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "
             problems.append(f"[{name}]: no such table{did_you_mean(name, SECTIONS)} (allowed: {', '.join(SECTIONS)})")
     checked: dict[str, Section] = {}
     for name, kind in _section_types(tables, problems):
-        result, found = _check_section(name, kind, tables.get(name, {}))
+        result, found = check_section(name, kind, tables.get(name, {}))
         problems += found
         if result is not None:
             checked[name] = result
@@ -148,7 +148,7 @@ def _section_types(tables: dict[str, Any], problems: list[str]) -> Iterator[tupl
         problems.append(f'schedule.name: is "{name}"{did_you_mean(str(name), SCHEDULES)} (allowed: {known})')
 
 
-def _check_section(name: str, kind: type[Section], table: Any) -> tuple[Section | None, list[str]]:
+def check_section(name: str, kind: type[Section], table: Any) -> tuple[Section | None, list[str]]:
     if not isinstance(table, dict):
         return None, [f"[{name}]: must be a table, is {table!r}"]
     try:

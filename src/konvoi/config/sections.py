@@ -59,7 +59,8 @@ class Evaluate(Section):
     every: Duration = Length(1, "epoch")
     metric: str = "loss"
     """Decides which checkpoint is the best."""
-    split: Literal["dev", "test"] = "dev"
+    split: str = "dev"
+    """The part of the data that is scored."""
 
 
 class Checkpoint(Section):

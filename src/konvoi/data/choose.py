@@ -90,5 +90,6 @@ def _check_enough(num_pairs: int, num_held_out: int) -> None:
         fitting = max(1, num_pairs // 20)
         raise DataError(
             f"{num_pairs:,} clean training pairs are too few to split off {num_held_out:,} for dev and test",
-            hint=f"give dev and test files, or: --set data.dev_pairs={fitting} --set data.test_pairs={fitting}",
+            hint="give more text; own text may also come with dev and test files, or with "
+            f"--set data.dev_pairs={fitting} --set data.test_pairs={fitting}",
         )

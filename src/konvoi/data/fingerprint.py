@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -19,14 +20,16 @@ def digest(path: Path, home: Path) -> str:
     status = path.stat()
     if status.st_size <= MAX_UNREMEMBERED_BYTES:
         return _hash(path)
-    state = [status.st_size, status.st_mtime_ns]
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     memory, name = _read_memory(home), str(path.absolute())
-    if name not in memory or memory[name][:2] != state:
+    if name not in memory or memory[name][:-1] != state:
         # Read again what another process may have added meanwhile; the last writer wins, which costs a hash at most.
         memory = {**_read_memory(home), name: [*state, _hash(path)]}
-        home.mkdir(parents=True, exist_ok=True)
-        write_json(home / MEMORY_FILE, memory)
-    return str(memory[name][2])
+        # A home that can't be written costs a hash each time, no more.
+        with contextlib.suppress(OSError):
+            home.mkdir(parents=True, exist_ok=True)
+            write_json(home / MEMORY_FILE, memory)
+    return str(memory[name][-1])
 
 
 def key_of(content: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 
 from konvoi.data.fingerprint import digest
 from konvoi.data.settings import OWN_SPLITS, Data
-from konvoi.data.text import Pair, form_of, read_rows
+from konvoi.data.text import Pair, form_of, read_rows, reading_of
 from konvoi.errors import DataError
 from konvoi.fetch.sets import OWN, KnownSet, find_set, locate
 
 # Text grows about so much when unpacked.
 PACKING_FACTORS = {".gz": 3, ".xz": 5, ".zst": 4}
+
+# Becomes part of file names.
+LANGUAGE = re.compile(r"[A-Za-z0-9_-]+")
+LANGUAGES_HINT = "task.source and task.target name them in a recipe, --source-language and --target-language elsewhere"
 
 Files = tuple[Path, ...]
 """One file that holds both sides of each pair, or the source's and the target's."""
@@ -46,9 +51,9 @@ class Inputs:
         return sum(path.stat().st_size * PACKING_FACTORS.get(path.suffix, 1) for path in self.files)
 
     def content(self, home: Path) -> dict[str, Any]:
-        """What the files hold and how they are read; their names and places don't matter."""
+        """What the files hold and how they are read; else their names and places don't matter."""
         return {
-            split: [[form_of(files), *(digest(path, home) for path in files)] for files in parts]
+            split: [[form_of(files), *([reading_of(path), digest(path, home)] for path in files)] for files in parts]
             for split, parts in self.splits.items()
         }
 
@@ -62,14 +67,17 @@ class Inputs:
 def find_inputs(data: Data, source: str, target: str, home: Path, from_folder: Path | None) -> Inputs:
     """Where the pairs come from, turned round where the set is trained the other way."""
     if source == target:
-        raise DataError(f'source and target language are both "{source}"', hint="name two: --set task.target=de")
+        raise DataError(f'source and target language are both "{source}"', hint=LANGUAGES_HINT)
+    for language in (source, target):
+        if not LANGUAGE.fullmatch(language):
+            raise DataError(f'"{language}" is no language code', hint="letters, digits, - and _, as in en or pt-br")
     if data.set == OWN:
         return _own(data, (source, target))
     known = find_set(data.set)
     if {source, target} != {known.source, known.target}:
         raise DataError(
             f"{known.name} translates between {known.source} and {known.target}, not from {source} to {target}",
-            hint=f"--set task.source={known.source} --set task.target={known.target}",
+            hint=LANGUAGES_HINT,
         )
     return _known(known, home, from_folder, is_turned=source != known.source)
 

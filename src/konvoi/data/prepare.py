@@ -23,7 +23,7 @@ from konvoi.data.describe import describe
 from konvoi.data.encode import EncodeChunk
 from konvoi.data.fingerprint import digest, key_of
 from konvoi.data.inputs import Inputs, find_inputs
-from konvoi.data.prepared import INFO_FILE, PreparedSet, write_examples, write_text
+from konvoi.data.prepared import FORMAT_VERSION, INFO_FILE, PreparedSet, write_examples, write_text
 from konvoi.data.settings import Data
 from konvoi.data.sift import Examples, Sift, chunk_path, raw_chunks, remember
 from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
@@ -37,8 +37,6 @@ from konvoi.stages import BYTES, Report, silent
 
 __all__ = ["Data", "PreparedSet", "find_prepared", "prepare"]
 
-# Raise it when the meaning of the files changes: older sets are then prepared anew.
-FORMAT_VERSION = 2
 # The clean text and its records, then 2 bytes a token and 8 a sentence.
 DISK_FACTOR = 2.5
 # A few broken lines are dropped and counted; with more, the file is not what it is taken for.
@@ -84,7 +82,7 @@ def _place(data: Data, source: str, target: str, home: Path, inputs: Inputs) -> 
 
 def _existing(vocabulary: Path) -> Path:
     if not vocabulary.is_file():
-        raise DataError(f"{vocabulary} does not exist", hint="data.vocabulary must name a SentencePiece .model file")
+        raise DataError(f"{vocabulary} is no file", hint="data.vocabulary must name a SentencePiece .model file")
     return vocabulary
 
 
@@ -103,12 +101,17 @@ class _Preparation:
         self.folder, self.data, self.inputs, self.sides = folder, data, inputs, sides
         self.report, self.num_processes = report, num_processes
         self.held_out = self._read_held_out()
+        if data.vocabulary is not None:
+            # Now rather than after the cleaning.
+            Subwords.load(data.vocabulary)
 
     def run(self, settings: dict[str, Any]) -> None:
         if not (self.folder / INFO_FILE).exists():
             sifted = self._once("sifted", self._sift)
+            self._check(sifted["num_kept"], Tally.from_dict(sifted["tally"]))
             chosen = self._once("chosen", lambda: self._choose(sifted["num_chunks"]))
-            self._check(tally := Tally.from_dict(sifted["tally"]) + Tally.from_dict(chosen["tally"]))
+            tally = Tally.from_dict(sifted["tally"]) + Tally.from_dict(chosen["tally"])
+            self._check(tally[KEPT].pairs, tally)
             self._once("learnt", lambda: self._learn(sifted["num_chunks"]))
             encoded = self._once("encoded", lambda: self._encode(sifted["num_chunks"], sifted["examples"]))
             info = describe(self.folder, self.data, self.inputs, self.sides, encoded["splits"], tally)
@@ -144,7 +147,7 @@ class _Preparation:
             _merge(examples, sifted.examples)
             self._check_readable(tally, num_kept, examples)
             self.report("cleaning", num_bytes, self._plain_bytes(), BYTES)
-        return {"num_chunks": num_chunks, "tally": tally.as_dict(), "examples": examples}
+        return {"num_chunks": num_chunks, "num_kept": num_kept, "tally": tally.as_dict(), "examples": examples}
 
     def _plain_bytes(self) -> int | None:
         """How much training text there is, where packing does not hide it."""
@@ -155,9 +158,8 @@ class _Preparation:
     def _check_readable(self, tally: Tally, num_kept: int, examples: Examples) -> None:
         num_unreadable = tally["unreadable"].pairs
         if num_unreadable > MAX_UNREADABLE_SHARE * (num_kept + tally.read.pairs):
-            row, problem, hint = examples["unreadable"][0]
-            files = ", ".join(str(path) for part in self.inputs.splits["train"] for path in part)
-            raise DataError(f"{files}: {num_unreadable:,} lines can't be read; line {row}: {problem}", hint=hint)
+            _, problem, hint = examples["unreadable"][0]
+            raise DataError(f"{num_unreadable:,} of the first lines can't be read: {problem}", hint=hint)
 
     def _choose(self, num_chunks: int) -> dict[str, Any]:
         """Decides what becomes of every clean pair: training, duplicate, leak, dev or test."""
@@ -167,18 +169,17 @@ class _Preparation:
         save_array(self.folder / FATES_FILE, fates)
         return {"tally": tally_fates(self.folder, num_chunks, fates).as_dict()}
 
-    def _check(self, tally: Tally) -> None:
-        if tally[KEPT].pairs < 2:
+    def _check(self, num_kept: int, tally: Tally) -> None:
+        if num_kept < 2:
             dropped = ", ".join(f"{reason} {tally[reason].pairs:,}" for reason in REASONS if tally[reason].pairs)
             raise DataError(
-                f"{tally[KEPT].pairs} training pairs are left of {tally.read.pairs:,} ({dropped or 'none read'})",
+                f"{num_kept} training pairs are left ({dropped or 'none read'})",
                 hint="give more text, or relax data.max_words and data.max_ratio",
             )
 
     def _learn(self, num_chunks: int) -> dict[str, Any]:
         """On training text only: dev and test must stay unseen."""
         if self.data.vocabulary is not None:
-            Subwords.load(self.data.vocabulary)
             shutil.copyfile(self.data.vocabulary, self.folder / VOCABULARY_FILE)
             return {"from": str(self.data.vocabulary)}
         counted = ordered_map(CountWords(self.folder), self._chunks(num_chunks), self.num_processes)

@@ -1,11 +1,12 @@
 """A prepared set: tokens, vocabulary, the text of dev and test, and what there is to say about them.
 
-info.json  vocabulary.model  train.en.tokens  train.en.offsets.npy ...  dev.en  dev.de  test.en  test.de
+info.json  vocabulary.model  train.en.tokens  train.en.lengths.npy ...  dev.en  dev.de  test.en  test.de
 dropped/too_long.tsv ...   the first pairs that each filter dropped: row in the input, source, target
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -19,6 +20,8 @@ from konvoi.errors import DataError
 
 INFO_FILE = "info.json"
 EXAMPLES_FOLDER = "dropped"
+# Raise it when the meaning of the files changes: older sets are then prepared anew.
+FORMAT_VERSION = 2
 
 
 class PreparedSet:
@@ -36,6 +39,8 @@ class PreparedSet:
         path = folder / INFO_FILE
         try:
             info = json.loads(path.read_text(encoding="utf-8"))
+            if info["version"] != FORMAT_VERSION:
+                raise DataError(f"{folder} is of another version of Konvoi", hint="konvoi data prepare makes it anew")
             return cls(folder, {**info, "folder": str(folder)})
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
@@ -96,6 +101,9 @@ def _read_text(path: Path) -> list[str]:
 
 
 def prepared_sets(home: Path) -> list[PreparedSet]:
-    """All prepared sets under home, by name."""
-    folders = sorted(path.parent for path in (home / "data").glob(f"[!.]*/{INFO_FILE}"))
-    return [PreparedSet.open(folder) for folder in folders]
+    """All prepared sets under home, by name; what is damaged or of another version hides no other."""
+    found = []
+    for path in sorted((home / "data").glob(f"[!.]*/{INFO_FILE}")):
+        with contextlib.suppress(DataError):
+            found.append(PreparedSet.open(path.parent))
+    return found

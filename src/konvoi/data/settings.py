@@ -64,7 +64,7 @@ class Data(Cleaning):
     @classmethod
     def _fill_in_what_the_set_says(cls, given: Any) -> Any:
         """A known set has settings of its own, such as the cleaning of its reference; the recipe's go before them."""
-        if isinstance(given, dict) and given.get("set") in KNOWN_SETS:
+        if isinstance(given, dict) and isinstance(given.get("set"), str) and given["set"] in KNOWN_SETS:
             return {**KNOWN_SETS[given["set"]].settings, **given}
         return given
 
@@ -103,8 +103,7 @@ class Data(Cleaning):
     def settings_that_matter(self) -> dict[str, Any]:
         """What a prepared set depends on, besides the content of its files."""
         unused = {"vocabulary", *OWN_FILES}
-        if self.set != OWN:
-            unused |= {"dev_pairs", "test_pairs"}
+        unused |= {f"{split}_pairs" for split in ("dev", "test") if self.set != OWN or self.own_files(split)}
         if self.vocabulary is not None:
             unused |= {"vocabulary_size"}
         return self.model_dump(mode="json", exclude=unused)

@@ -47,7 +47,10 @@ class RawChunk:
 
     number: int
     first_row: int
-    form: str
+    """Counted over all parts, from 1."""
+    files: Files
+    first_line: int
+    """In the files of this part."""
     columns: tuple[bytes, ...]
 
 
@@ -65,11 +68,11 @@ def raw_chunks(parts: Iterable[Files]) -> Iterator[RawChunk]:
     """The rows of all parts in chunks of equal size; those of long lines, and the last of a part, are smaller."""
     numbers, first_row = itertools.count(), 1
     for files in parts:
-        rows = raw_rows(files)
+        rows, first_line = raw_rows(files), 1
         while chunk := _take(rows):
             columns = tuple(b"\n".join(column) for column in zip(*chunk, strict=True))
-            yield RawChunk(next(numbers), first_row, form_of(files), columns)
-            first_row += len(chunk)
+            yield RawChunk(next(numbers), first_row, files, first_line, columns)
+            first_row, first_line = first_row + len(chunk), first_line + len(chunk)
 
 
 def _take(rows: Iterator[tuple[bytes, ...]]) -> list[tuple[bytes, ...]]:
@@ -109,15 +112,16 @@ class Sift:
 
     def _pairs(self, chunk: RawChunk, tally: Tally, examples: Examples) -> Iterator[tuple[int, Pair]]:
         """All that can be read."""
-        rows = zip(*(column.split(b"\n") for column in chunk.columns), strict=True)
-        for row, raw in enumerate(rows, start=chunk.first_row):
+        rows, form = zip(*(column.split(b"\n") for column in chunk.columns), strict=True), form_of(chunk.files)
+        for place, raw in enumerate(rows):
             try:
-                pair = pair_of(raw, chunk.form, self.inputs.languages)
+                pair = pair_of(raw, form, self.inputs.languages)
             except BadLine as error:
+                where = f"{chunk.files[error.side]}: line {chunk.first_line + place:,}"
                 tally.add_many("unreadable", 1)
-                remember(examples, "unreadable", row, error.problem, error.hint)
+                remember(examples, "unreadable", chunk.first_row + place, f"{where} {error.problem}", error.hint)
             else:
-                yield row, pair[::-1] if self.inputs.is_turned else pair
+                yield chunk.first_row + place, pair[::-1] if self.inputs.is_turned else pair
 
     def _write(self, number: int, kept: list[tuple[int, Pair]]) -> None:
         for side, suffix in enumerate((".source", ".target")):

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from konvoi.errors import DataError, MachineError, did_you_mean
+from konvoi.fetch.sets import PACKED_SUFFIXES
 
 Pair = tuple[str, str]
 
-PACKED_SUFFIXES = (".gz", ".xz", ".zst")
 SGML_SUFFIXES = (".sgm", ".sgml", ".xml")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 # The training files of IWSLT are named so: train.tags.de-en.de
@@ -112,6 +112,12 @@ def form_of(files: tuple[Path, ...]) -> str:
         return "lines"
     assert len(files) == 1, files
     return "jsonl" if _suffix(files[0]) in JSON_SUFFIXES else "tsv"
+
+
+def reading_of(path: Path) -> str:
+    """How a file's bytes become lines, which its name decides."""
+    kind = "sgml" if _is_sgml(path) else "tagged" if _is_tagged(path) else "plain"
+    return kind + (path.suffix if path.suffix in PACKED_SUFFIXES else "")
 
 
 def pair_of(row: tuple[bytes, ...], form: str, languages: tuple[str, str]) -> Pair:

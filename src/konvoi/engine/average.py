@@ -14,8 +14,9 @@ class MovingAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.parameters = list(model.parameters())
-        self.names = [name for name, _ in model.named_parameters()]
+        # Parameters and running statistics, but no counters.
+        state = {name: value for name, value in model.state_dict(keep_vars=True).items() if value.is_floating_point()}
+        self.names, self.parameters = list(state), list(state.values())
         self.average = [p.detach().clone() for p in self.parameters]
 
     @torch.no_grad()

@@ -154,15 +154,18 @@ def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
 
 def weights(paths: list[Path]) -> Tensors:
     """The model to use: the moving average where there is one; the mean over several checkpoints."""
-    files = [
-        path / "ema.safetensors" if (path / "ema.safetensors").exists() else path / "model.safetensors"
-        for path in paths
-    ]
-    mean = load_file(files[0])
-    for count, file in enumerate(files[1:], start=2):
-        for name, tensor in load_file(file).items():
-            mean[name] += (tensor - mean[name]) / count
+    mean = _weights_of(paths[0])
+    for count, path in enumerate(paths[1:], start=2):
+        for name, tensor in _weights_of(path).items():
+            if tensor.is_floating_point():
+                mean[name] += (tensor - mean[name]) / count
     return mean
+
+
+def _weights_of(path: Path) -> Tensors:
+    """The moving average holds no counters: those are the model's."""
+    average = path / "ema.safetensors"
+    return {**load_file(path / "model.safetensors"), **(load_file(average) if average.exists() else {})}
 
 
 def damage(path: Path) -> str:

@@ -20,8 +20,9 @@ class StepSums:
 
     objective: float
     loss: float
-    target_tokens: float
-    source_tokens: float
+    targets: float
+    """What the loss is divided by: target tokens or images."""
+    sources: float
     padded: float
     stop_votes: float
     first_rank_seconds: float
@@ -73,7 +74,7 @@ def train_step(run: Run) -> StepSums:
 
 
 def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> torch.Tensor:
-    """Forward and backward of one micro-batch; its sums: objective, loss, target and source tokens, padding."""
+    """Forward and backward of one micro-batch; its sums: objective, loss, targets, sources, padding."""
     with run.phases("data"):
         batch = run.task.micro_batch(position)
     run.seed(position)
@@ -98,17 +99,12 @@ def _record(run: Run, sums: StepSums, rate: float, gradient_norm: float, skipped
     step = run.progress.step
     event = {
         "step": step,
-        "loss": sums.loss / sums.target_tokens,
-        "objective": sums.objective / sums.target_tokens,
+        "loss": sums.loss / sums.targets,
+        "objective": sums.objective / sums.targets,
         "learning_rate": rate,
         "gradient_norm": gradient_norm,
-        "target_tokens": int(sums.target_tokens),
-        "source_tokens": int(sums.source_tokens),
-        "padding": sums.padded / (sums.padded + sums.target_tokens + sums.source_tokens),
-        "own_target_tokens": own_targets,
         "step_seconds": step_seconds,
-        "target_tokens_per_second": sums.target_tokens / step_seconds,
-        "tokens_per_second": (sums.target_tokens + sums.source_tokens) / step_seconds,
+        **run.task.amounts(sums.targets, sums.sources, sums.padded, own_targets, step_seconds),
         "phases": phases,
     }
     if run.precision.name == "fp16":

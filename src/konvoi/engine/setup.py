@@ -78,7 +78,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     recipe = directory.recipe()
     device = _use_device(world, recipe)
     team = Team(world)
-    task = registry.find("task", recipe.name_of("task")).Task(recipe, device)
+    task = registry.find("task", recipe.name_of("task")).Task(recipe, device, team)
     _check_enough(task, recipe, team)
     stored = Checkpoints(
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
@@ -120,10 +120,14 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
 
 def _one_pass(run: Run) -> None:
     """Forward and back without a step; the first micro-batch of all, wherever the run goes on."""
+    buffers = [buffer.clone() for buffer in run.bare_model.buffers()]
     with run.precision.autocast():
         objective_sum, _ = run.task.loss_sums(run.model, run.task.micro_batch(0))
     torch.autograd.backward(objective_sum)
     run.optimizer.zero_grad(set_to_none=True)
+    # Running statistics have not seen this pass.
+    for buffer, before in zip(run.bare_model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
 
 
 def load_checkpoint(run: Run, path: Path) -> None:
@@ -173,7 +177,7 @@ def _check_enough(task: Any, recipe: Recipe, team: Team) -> None:
         raise DataError(
             f"an epoch has {task.num_per_epoch} micro-batches, fewer than the {needed} of one step"
             f" ({team.size} workers x {recipe.train.accumulate})",
-            hint="use fewer --workers, a smaller batching.max_tokens, or more data",
+            hint="use fewer --workers, smaller micro-batches ([batching]), or more data",
         )
 
 

@@ -1,4 +1,4 @@
-"""A trained model, read from its run directory alone: recipe.toml, vocabulary.model, checkpoints/."""
+"""A trained model, read from its run directory alone: recipe.toml, checkpoints/, and what its task keeps there."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from torch import nn
 
 from konvoi import registry
 from konvoi.config.recipe import Recipe
-from konvoi.data.subwords import Subwords
 from konvoi.engine.checkpoint import Checkpoints, weights
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.setup import keep_memory, num_cores
-from konvoi.errors import CheckpointError, RunError
+from konvoi.errors import CheckpointError
 from konvoi.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
 class Trained:
+    run: RunDirectory
     model: nn.Module
-    subwords: Subwords
     recipe: Recipe
     device: torch.device
     precision: Precision
@@ -39,22 +38,16 @@ class Trained:
 def load_trained(run: RunDirectory, checkpoint: str = "best") -> Trained:
     """checkpoint is best, last, average, or a checkpoint's name or path."""
     recipe = run.recipe()
-    if not run.vocabulary_file.is_file():
-        raise RunError(f"{run.vocabulary_file} is missing", hint="copy the whole run directory")
-    subwords = Subwords.load(run.vocabulary_file)
     paths = Checkpoints(run.checkpoints, metric=recipe.evaluate.metric).choose(checkpoint)
     device = _use_whole_machine()
-    model: nn.Module = registry.find("model", recipe.name_of("model")).Model(
-        recipe.model, subwords.padded_size, pad=Subwords.PAD
-    )
+    model: nn.Module = registry.find("task", recipe.name_of("task")).open_model(recipe, run)
     try:
         model.load_state_dict(weights(paths))
     except (RuntimeError, KeyError):
         raise CheckpointError(f"{paths[0]} does not fit the model of {run.path}", hint="is it another run's?") from None
     name = recipe.train.precision if recipe.train.precision != "auto" else fastest(device)
-    return Trained(
-        model.to(device).eval(), subwords, recipe, device, Precision(name, device), tuple(path.name for path in paths)
-    )
+    names = tuple(path.name for path in paths)
+    return Trained(run, model.to(device).eval(), recipe, device, Precision(name, device), names)
 
 
 def _use_whole_machine() -> torch.device:

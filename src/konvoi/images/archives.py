@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import lzma
+import math
 import os
 import tarfile
 import zlib
@@ -18,6 +21,11 @@ BLOCK_BYTES = tarfile.BLOCKSIZE
 COPY_BYTES = 1 << 20
 # Pictures hardly shrink when packed: what grows more than this is no archive of pictures.
 MAX_GROWTH = 20
+# What tarfile raises at headers that may be anything; numbers beyond all measure, too.
+DAMAGE = (
+    *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, ArithmeticError, LookupError, RuntimeError, MemoryError),
+)
 NOT_ITSELF = "this is not the archive that it claims to be: download it again from its source"
 
 
@@ -30,24 +38,47 @@ class Member(NamedTuple):
     is_regular: bool
 
 
-def members(archive: Path, *, start: int = 0, end: int | None = None, name: str = "") -> list[Member]:
-    """All entries but folders of a tar file, or of a tar file that lies inside it from start to end."""
-    name = name or str(archive)
+def members(archive: Path, *, name: str = "") -> list[Member]:
+    """All entries but folders of a tar file."""
+    found, why = readable_members(archive, 0, archive.stat().st_size)
+    if why:
+        raise _damaged(name or str(archive), why)
+    return found
+
+
+def readable_members(archive: Path, start: int, end: int) -> tuple[list[Member], str]:
+    """The same of a tar file that lies inside another from start to end, as far as it is whole, and what is wrong."""
+    found: list[Member] = []
     with archive.open("rb") as stream:
-        end = os.fstat(stream.fileno()).st_size if end is None else end
         stream.seek(start)
+        reached = start
         try:
             # Begun in the middle of a file, tarfile counts from the file's own start.
             with tarfile.open(fileobj=stream, mode="r:") as tar:
-                found = [_member(entry) for entry in tar if not entry.isdir()]
-                reached = tar.offset
-        except tarfile.TarError as error:
-            raise _damaged(name, str(error)) from None
-        # tarfile takes a spoilt header for the end of the archive, and knows no end of an inner one.
+                for entry in _entries(tar, end):
+                    reached = tar.offset
+                    if not entry.isdir():
+                        found.append(_member(entry))
+        except DAMAGE as error:
+            return found, f"{error}, {_so_far(found, reached - start)}"
+        # tarfile takes a spoilt header for the end of the archive.
         stream.seek(reached)
         if reached + BLOCK_BYTES > end or stream.read(BLOCK_BYTES) != bytes(BLOCK_BYTES):
-            raise _damaged(name, f"no end mark, {len(found):,} files before byte {reached - start:,}")
-    return found
+            return found, f"no end mark, {_so_far(found, reached - start)}"
+    return found, ""
+
+
+def _entries(tar: tarfile.TarFile, end: float = math.inf) -> Iterator[tarfile.TarInfo]:
+    """tarfile knows no end of an inner archive, and a size below zero would send it round in circles."""
+    for entry in tar:
+        if not entry.offset_data <= tar.offset <= end:
+            raise tarfile.ReadError("a file that ends elsewhere than inside")
+        yield entry
+
+
+def _so_far(found: list[Member], num_bytes: int) -> str:
+    files = "1 file" if len(found) == 1 else f"{len(found):,} files"
+    return f"{files} before byte {num_bytes:,}"
 
 
 def _member(entry: tarfile.TarInfo) -> Member:
@@ -99,13 +130,13 @@ def read_packed(archive: Path, names: tuple[str, ...], max_bytes: int) -> dict[s
     found = {}
     try:
         with tarfile.open(archive, mode="r:*") as tar:
-            for entry in tar:
+            for entry in _entries(tar):
                 base = os.path.basename(entry.name)
                 stream = tar.extractfile(entry) if entry.isreg() and base in names else None
                 if stream is not None:
                     found[base] = stream.read(max_bytes)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except (*DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise _damaged(str(archive), str(error)) from None
     return found

@@ -14,6 +14,8 @@ from konvoi.images.inputs import Inputs
 from konvoi.stages import Report
 
 END_BYTES = 1 << 20
+# Labels, and the pictures inside the package: these are read whole.
+WHOLE_BYTES = 4 << 20
 REPORT_EVERY_FILES = 10_000
 
 
@@ -27,10 +29,14 @@ class Identity:
 
 
 def identify(inputs: Inputs, settings: dict[str, Any], report: Report) -> Identity:
-    """Archives are known by name, size and ends, wherever they lie; trees by place, names, sizes and times."""
+    """Archives are known by name, size, ends and time; trees by place, names, sizes and times.
+
+    Without the time, a good archive in the place of a damaged one would give the old set again. So a copy is prepared
+    again, unless it kept the time of the original (cp -p, rsync -a).
+    """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for path in inputs.files:
-        digest.update(f"{path.name}\t{path.stat().st_size}\n".encode() + _ends(path))
+        digest.update(f"{path.name}\t{path.stat().st_size}\n".encode() + _content(path))
     if inputs.trees:
         digest.update(os.fsencode(inputs.root))
     tree_bytes = 0
@@ -48,9 +54,12 @@ def _tree_lines(inputs: Inputs) -> Iterator[tuple[bytes, int]]:
             yield os.fsencode(f"{picture.origin}\t{picture.num_bytes}\t{changed_ns}\n"), picture.num_bytes
 
 
-def _ends(path: Path) -> bytes:
-    """The first and the last megabyte."""
+def _content(path: Path) -> bytes:
+    """All of a small file; of a large one, its time and the first and last megabyte."""
+    status = path.stat()
     with path.open("rb") as stream:
+        if status.st_size <= WHOLE_BYTES:
+            return stream.read()
         first = stream.read(END_BYTES)
-        stream.seek(max(0, path.stat().st_size - END_BYTES))
-        return first + stream.read(END_BYTES)
+        stream.seek(status.st_size - END_BYTES)
+        return f"{status.st_mtime_ns}\n".encode() + first + stream.read(END_BYTES)

@@ -56,12 +56,22 @@ class ImageSet:
         """Where a picture lies."""
         return self.root / entries.path(number)
 
-    @cached_property
+    @property
     def classes(self) -> list[str]:
         """The names of the classes by their number."""
+        return [name for name, _ in self._classes]
+
+    @property
+    def words(self) -> list[str]:
+        """What they are called; the name itself where the set has no other word."""
+        return [words or name for name, words in self._classes]
+
+    @cached_property
+    def _classes(self) -> list[tuple[str, str]]:
         try:
             lines = (self.folder / CLASSES_FILE).read_text(encoding="utf-8").split("\n")
-            return [line.split("\t")[1] for line in lines[1:-1]]
+            rows = [line.split("\t") for line in lines[1:-1]]
+            return [(row[1], row[2]) for row in rows]
         except (OSError, ValueError, IndexError):
             raise DataError(
                 f"{self.folder / CLASSES_FILE} is missing or damaged",

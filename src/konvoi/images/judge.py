@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from konvoi.errors import DataError
+from konvoi.folder import KeepsWorkError
 from konvoi.images.index import Records
 from konvoi.images.inputs import Inputs
 from konvoi.images.pictures import MISLABELLED, TRAIN, VAL, Problem
@@ -18,14 +20,19 @@ MAX_BAD_SHARE = 0.05
 MAX_NAMED = 5
 
 
-def check_share(num_good: int, problems: list[Problem], origin: str) -> None:
-    """More than one in twenty left out: then it is the input that is wrong, not a file here and there."""
+def check_share(num_good: int, problems: list[Problem], origin: str, folder: Path) -> None:
+    """More than one in twenty left out: then it is the input that is wrong, not a file here and there.
+
+    The lists of them, and all that was unpacked, stay in the folder.
+    """
     num_all = num_good + len(problems)
     if num_all and len(problems) > MAX_BAD_SHARE * num_all:
         first = "; ".join(f"{problem.path}: {problem.why}" for problem in problems[:MAX_NAMED])
-        raise DataError(
-            f"{origin}: {len(problems):,} of {num_all:,} files are damaged or mislabelled; the first are {first}",
-            hint="get the pictures again, or remove what does not belong to the set",
+        lists = " and ".join(f"{kind}.tsv" for kind in sorted({problem.kind for problem in problems}))
+        raise KeepsWorkError(
+            f"{origin}: {len(problems):,} of {num_all:,} files are damaged or mislabelled; the first are {first}; "
+            f"all are named in {lists} in {folder}",
+            hint=f"get the pictures again, or remove what does not belong to the set; then remove {folder}",
         )
 
 
@@ -88,7 +95,7 @@ def warnings_of(known: KnownImages, inputs: Inputs, records: dict[str, Records])
     present = {split: set(np.unique(records[split]["class_number"]).tolist()) for split in records}
     num_classes = len(present[TRAIN] | present[VAL])
     if known.num_classes and num_classes != known.num_classes:
-        yield f"there are {num_classes:,} classes, officially {known.num_classes:,}"
+        yield f"there {_are(num_classes, 'class', 'classes')}, officially {known.num_classes:,}"
     for split in (TRAIN, VAL):
         if len(present[split]) < num_classes:
             yield f"{num_classes - len(present[split]):,} classes have no pictures in {split}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
 
-from konvoi.images.archives import Member, members
+from konvoi.images.archives import Member, readable_members
 
 TRAIN, VAL = "train", "val"
 DAMAGED, MISLABELLED = "damaged", "mislabelled"
@@ -94,11 +94,16 @@ class ClassTar:
         return self.member.num_bytes
 
     def pictures(self) -> list[Picture]:
+        """Where the tar file is damaged: those before the damage, and in the place of the others one that says so."""
         start, end = self.member.offset, self.member.offset + self.member.num_bytes
         name = f"{self.archive.name}/{self.member.path}"
-        inner = members(self.archive, start=start, end=end, name=name)
+        inner, why = readable_members(self.archive, start, end)
         found = (_of_member(member, self.split, self.class_name, name) for member in inner)
-        return list(each_name_once(picture for picture in found if not is_hidden(picture.name)))
+        pictures = list(each_name_once(picture for picture in found if not is_hidden(picture.name)))
+        if why:
+            lost = Picture(self.split, self.class_name, "", name, start, 0)
+            pictures.append(lost.without(DAMAGED, f"cut short or damaged: {shown(why)}"))
+        return pictures
 
 
 def _of_member(member: Member, split: str, class_name: str, archive_name: str) -> Picture:

@@ -54,11 +54,25 @@ def prepare_images(
     known = find_images(name)
     with _readable():
         inputs = find_inputs(known, from_folder.expanduser().resolve())
-        identity = identify(inputs, {"set": name, "format": FORMAT_VERSION}, report)
+    return prepare_inputs(known, inputs, to=to, home=home, report=report, num_processes=num_processes)
+
+
+def prepare_inputs(
+    known: KnownImages,
+    inputs: Inputs,
+    *,
+    to: Path | None,
+    home: Path,
+    report: Report = silent,
+    num_processes: int | None = None,
+) -> ImageSet:
+    """The same, of pictures that were found already."""
+    with _readable():
+        identity = identify(inputs, {"set": known.name, "format": FORMAT_VERSION}, report)
     target = to.expanduser().resolve() if to is not None else None
     if target is not None:
         _check_target(target, inputs, identity.key)
-    final = target or home / IMAGES_FOLDER / f"{name}-{identity.key}"
+    final = target or home / IMAGES_FOLDER / f"{known.name}-{identity.key}"
     copies = target is not None or bool(inputs.archives)
     preparation = _Preparation(known, inputs, identity, copies, num_processes, report)
     make_once(final, preparation.run, needed_bytes=_needed_bytes(inputs, identity, copies), report=report)
@@ -181,7 +195,8 @@ class _Preparation:
             numbers = f"{row.num_bytes}\t{row.width}\t{row.height}\t{row.checksum}"
             lines[self._split(row)].append(f"{self._path(row)}\t{row.class_name}\t{numbers}\n")
         self.problems = sorted(chain.from_iterable(seen.problems for seen in read_marks(self.folder)))
-        judge.check_share(sum(map(len, lines.values())), self.problems, str(self.inputs.root))
+        self._write_problems([])
+        judge.check_share(sum(map(len, lines.values())), self.problems, str(self.inputs.root), self.folder)
         self.classes = sorted({line.split("\t")[1] for split in lines for line in lines[split]})
         judge.check_splits({split: len(lines[split]) for split in lines}, len(self.classes), str(self.inputs.root))
         for split in lines:
@@ -205,13 +220,18 @@ class _Preparation:
         _write_table(self.folder / CLASSES_FILE, "number\tclass\twords", rows)
         return records
 
-    def _describe(self, records: dict[str, Records]) -> dict[str, Any]:
-        entries = {split: Entries(self.folder / split) for split in records}
-        doubled = judge.under_two_classes(records, self.classes, lambda split, number: entries[split].path(number))
+    def _write_problems(self, doubled: list[Problem]) -> tuple[list[Problem], list[Problem]]:
+        """Lists what is damaged and what is mislabelled."""
         damaged = [one for one in self.problems if one.kind == DAMAGED]
         mislabelled = [*(one for one in self.problems if one.kind == MISLABELLED), *doubled]
         for kind, found in ((DAMAGED, damaged), (MISLABELLED, mislabelled)):
             _write_table(self.folder / f"{kind}.tsv", "path\twhy", [f"{one.path}\t{one.why}" for one in found])
+        return damaged, mislabelled
+
+    def _describe(self, records: dict[str, Records]) -> dict[str, Any]:
+        entries = {split: Entries(self.folder / split) for split in records}
+        doubled = judge.under_two_classes(records, self.classes, lambda split, number: entries[split].path(number))
+        damaged, mislabelled = self._write_problems(doubled)
         return {
             "kind": KIND,
             "version": FORMAT_VERSION,

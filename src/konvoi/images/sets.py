@@ -9,6 +9,7 @@ from konvoi.errors import DataError, did_you_mean
 IMAGENET = "imagenet"
 IMAGENETTE = "imagenette"
 IMAGE_FOLDER = "image-folder"
+DEMO_IMAGES = "demo-images"
 
 TRAIN_ARCHIVE = "ILSVRC2012_img_train.tar"
 VAL_ARCHIVE = "ILSVRC2012_img_val.tar"
@@ -33,6 +34,28 @@ class KnownImages:
 
 
 _TABLE = (
+    KnownImages(
+        name=DEMO_IMAGES,
+        description="small grey pictures of clothes in ten classes, inside the package",
+        licence="MIT, copyright 2017 Zalando SE",
+        citation="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST: a Novel Image Dataset, arXiv:1708.07747",
+        source="https://github.com/zalandoresearch/fashion-mnist (a part of it is inside the package)",
+        num_classes=10,
+        num_pictures={"train": 6_000, "val": 2_000},
+        # In the order of the labels 0 to 9, in which the embedded file holds them.
+        words={
+            "t-shirt-top": "T-shirt/top",
+            "trouser": "trouser",
+            "pullover": "pullover",
+            "dress": "dress",
+            "coat": "coat",
+            "sandal": "sandal",
+            "shirt": "shirt",
+            "sneaker": "sneaker",
+            "bag": "bag",
+            "ankle-boot": "ankle boot",
+        },
+    ),
     KnownImages(
         name=IMAGENET,
         description="ILSVRC 2012: 1,000 classes, from the official archives or an extracted tree",

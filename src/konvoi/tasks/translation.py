@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,19 +19,26 @@ from konvoi.config.sections import Evaluate as BaseEvaluate
 from konvoi.data.batching import BatchPlan, Indices, gather, padded
 from konvoi.data.bpe_dropout import BpeDropout
 from konvoi.data.home import konvoi_home
-from konvoi.data.prepare import Data
+from konvoi.data.prepare import Data, find_prepared
 from konvoi.data.prepare import prepare as prepare_set
 from konvoi.data.prepared import PreparedSet
-from konvoi.data.subwords import Subwords
+from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
+from konvoi.data.subwords import Subwords, padded_size
 from konvoi.data.tokens import TokenFile
-from konvoi.errors import DataError, did_you_mean
+from konvoi.errors import DataError, RunError, did_you_mean
 from konvoi.evaluate.beam import translate_lines
 from konvoi.evaluate.scores import HIGHER_IS_BETTER, corpus_scores
+from konvoi.folder import write_json
 from konvoi.models._kernels import linear_cross_entropy
+from konvoi.run_directory import RunDirectory
 from konvoi.stages import Report, silent
 from konvoi.sync import Team
 
 __all__ = ["Batching", "Config", "Data", "Evaluate", "Task", "prepare"]
+
+
+# Pieces of a sentence where the text is not prepared yet: about those of WMT en-de.
+ASSUMED_LENGTH = 27.0
 
 
 class Config(Section):
@@ -99,10 +107,70 @@ def prepare(recipe: Recipe, report: Report = silent) -> PreparedSet:
     return prepare_set(data, source=task.source, target=task.target, home=konvoi_home(), report=report)
 
 
+def carry(prepared: PreparedSet, run: RunDirectory) -> None:
+    """Puts into the run directory what the trained model needs: it is then used without the corpus."""
+    shutil.copyfile(prepared.folder / VOCABULARY_FILE, run.vocabulary_file)
+    write_json(run.data_file, prepared.info)
+
+
+def check_same(prepared: PreparedSet, run: RunDirectory) -> None:
+    """Other pieces under the same numbers would train or score nonsense without a word."""
+    vocabulary = (prepared.folder / VOCABULARY_FILE).read_bytes()
+    if run.vocabulary_file.is_file() and run.vocabulary_file.read_bytes() != vocabulary:
+        raise DataError(
+            f"the text in {prepared.folder} is not what {run.path} was trained on: its vocabulary differs",
+            hint="bring the former files back, or begin a new run",
+        )
+
+
+def vocabulary_of(run: RunDirectory) -> Subwords:
+    if not run.vocabulary_file.is_file():
+        raise RunError(f"{run.vocabulary_file} is missing", hint="copy the whole run directory")
+    return Subwords.load(run.vocabulary_file)
+
+
+def open_model(recipe: Recipe, run: RunDirectory) -> nn.Module:
+    """The model of a run, before its weights are loaded."""
+    return _new_model(recipe, vocabulary_of(run))
+
+
+def num_outputs(recipe: Recipe, prepared: PreparedSet | None) -> int:
+    """What the size of the model depends on besides its table: rows of the embedding."""
+    if prepared is not None:
+        return int(prepared.info["vocabulary_padded"])
+    data = recipe.data
+    assert isinstance(data, Data)
+    return Subwords.load(data.vocabulary).padded_size if data.vocabulary else padded_size(data.vocabulary_size)
+
+
+def find(recipe: Recipe) -> PreparedSet | None:
+    """The prepared set, where there is one; nothing is made."""
+    task, data = recipe.task, recipe.data
+    assert isinstance(task, Config) and isinstance(data, Data)
+    return find_prepared(data, source=task.source, target=task.target, home=konvoi_home())
+
+
+def work(recipe: Recipe, prepared: PreparedSet | None) -> dict[str, Any]:
+    """Operations of forward and backward, for sentences of the set's mean length."""
+    task = recipe.task
+    assert isinstance(task, Config)
+    means = prepared.info["length_mean"] if prepared else {}
+    lengths = [means.get(side, ASSUMED_LENGTH) for side in (task.source, task.target)]
+    module = registry.find("model", recipe.name_of("model"))
+    flops = module.flops(recipe.model, num_outputs(recipe, prepared), *lengths)
+    return {"flops_per_target_token": flops, "mean_lengths": lengths}
+
+
+def _new_model(recipe: Recipe, subwords: Subwords) -> nn.Module:
+    module = registry.find("model", recipe.name_of("model"))
+    model: nn.Module = module.Model(recipe.model, subwords.padded_size, pad=Subwords.PAD)
+    return model
+
+
 class Task:
     """The recipe's corpus opened on one rank."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, device: torch.device, team: Team) -> None:
         assert isinstance(recipe.task, Config) and isinstance(recipe.batching, Batching)
         assert isinstance(recipe.evaluate, Evaluate)
         self.recipe, self.device = recipe, device
@@ -132,9 +200,7 @@ class Task:
         return self.plan.num_targets(position)
 
     def build_model(self) -> nn.Module:
-        module = registry.find("model", self.recipe.name_of("model"))
-        model: nn.Module = module.Model(self.recipe.model, self.subwords.padded_size, pad=Subwords.PAD)
-        return model.to(self.device)
+        return _new_model(self.recipe, self.subwords).to(self.device)
 
     def micro_batch(self, position: int) -> Batch:
         indices = self.plan[position]
@@ -152,6 +218,19 @@ class Task:
         segmented = self.bpe_dropout.apply(sentences, seed=(self.recipe.train.seed, position, side))
         lengths = np.array([len(sentence) for sentence in segmented], dtype=np.uint32)
         return padded(np.concatenate(segmented), lengths, Subwords.PAD)
+
+    def amounts(
+        self, targets: float, sources: float, padded: float, own_targets: int, seconds: float
+    ) -> dict[str, float]:
+        """A step's work, for its event."""
+        return {
+            "target_tokens": int(targets),
+            "source_tokens": int(sources),
+            "padding": padded / (padded + targets + sources),
+            "own_target_tokens": own_targets,
+            "target_tokens_per_second": targets / seconds,
+            "tokens_per_second": (targets + sources) / seconds,
+        }
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed loss and the plain one, summed over the target tokens; padding costs no output layer."""

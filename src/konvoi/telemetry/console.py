@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from konvoi.telemetry.units import speeds
+
 
 class Console:
     """Silent on every rank but the first; the caller need not know which it is."""
@@ -40,11 +42,11 @@ class Console:
 
     def step(self, event: dict[str, Any], done: float, line_due: bool) -> None:
         """The bar at every step, a line now and then."""
-        speed = f"{event['target_tokens_per_second']:,.0f} target tokens/s"
-        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {speed}"
+        words, speed = next(speeds(event))
+        text = f"step {event['step']:,}  loss {event['loss']:.3f}  {speed:,.0f} {words}"
         if self._progress:
             # Short, so that bar and times fit on 80 columns.
-            short = f"step {event['step']:,} loss {event['loss']:.3f} {event['target_tokens_per_second']:,.0f} tokens/s"
+            short = f"step {event['step']:,} loss {event['loss']:.3f} {speed:,.0f} {words.split()[-1]}"
             self._progress.update(self._bar, completed=done, description=short)
         if line_due and self._log:
             extra = f"  rate {event['learning_rate']:.2e}  {event['step_seconds']:.3f} s/step"

@@ -13,8 +13,10 @@ STEP_TAGS = {
     "loss_scale": "train/loss_scale",
     "tokens_per_second": "speed/tokens_per_second",
     "target_tokens_per_second": "speed/target_tokens_per_second",
+    "images_per_second": "speed/images_per_second",
     "step_seconds": "speed/step_seconds",
 }
+NOT_SCORES = ("step", "time", "kind", "sentences", "images")
 
 
 class TensorBoard:
@@ -33,9 +35,7 @@ class TensorBoard:
         if event["kind"] == "step":
             tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
         else:
-            tags = {
-                f"eval/{key}": value for key, value in event.items() if key not in ("step", "time", "kind", "sentences")
-            }
+            tags = {f"eval/{key}": value for key, value in event.items() if key not in NOT_SCORES}
         for tag, value in tags.items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(tag, value, event["step"])

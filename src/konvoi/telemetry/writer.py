@@ -6,6 +6,7 @@ Every rank calls every method; what only the first rank does is decided here, ne
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events
 from konvoi.telemetry.console import Console
 from konvoi.telemetry.events import EventWriter, finite
 from konvoi.telemetry.tensorboard import TensorBoard
+from konvoi.telemetry.units import SPEEDS
 
 
 @dataclass(frozen=True)
 class StepTotal:
     seconds: float
-    target_tokens: int
-    source_tokens: int
+    speeds: dict[str, float]
 
 
 class Writer:
@@ -76,12 +77,10 @@ class Writer:
 
     def _rates(self) -> dict[str, float]:
         seconds = sum(total.seconds for total in self._steps.values())
-        target_tokens = sum(total.target_tokens for total in self._steps.values())
-        source_tokens = sum(total.source_tokens for total in self._steps.values())
-        return {
-            "target_tokens_per_second": round(target_tokens / seconds, 1) if seconds else 0.0,
-            "tokens_per_second": round((target_tokens + source_tokens) / seconds, 1) if seconds else 0.0,
-        }
+        done = Counter[str]()
+        for total in self._steps.values():
+            done.update({key: speed * total.seconds for key, speed in total.speeds.items()})
+        return {key: round(amount / seconds, 1) for key, amount in done.items()}
 
     def close(self) -> None:
         self._events.close()
@@ -96,7 +95,7 @@ def _steps_of(path: Path) -> dict[int, StepTotal]:
 
 
 def _step_total(event: dict[str, Any]) -> StepTotal:
-    return StepTotal(event["step_seconds"], event["target_tokens"], event["source_tokens"])
+    return StepTotal(event["step_seconds"], {key: event[key] for key in SPEEDS if key in event})
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
