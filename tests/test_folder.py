@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from konvoi.errors import DataError, MachineError
-from konvoi.folder import make_once, work_folder
+from konvoi.folder import KeepsWorkError, make_once, work_folder
 
 # Appends a line to the log, waits for the word "go", then finishes.
 SLOW_MAKER = """
@@ -95,6 +95,16 @@ def test_wrong_input_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         make_once(tmp_path / "final", make, needed_bytes=0)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_wrong_input_leaves_the_work_where_the_error_asks_for_it(tmp_path: Path) -> None:
+    def make(folder: Path) -> None:
+        (folder / "list of what is wrong").write_text("")
+        raise KeepsWorkError("bad lines")
+
+    with pytest.raises(KeepsWorkError):
+        make_once(tmp_path / "final", make, needed_bytes=0)
+    assert [path.name for path in work_folder(tmp_path / "final").iterdir()] == ["list of what is wrong"]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,23 @@ def test_the_half_from_one_address_is_not_continued_at_another(server: Server, t
     assert server.ranges[-1] == "all"
 
 
+def test_with_a_known_checksum_another_address_goes_on(server: Server, tmp_path: Path) -> None:
+    one = server.serve("one", Served(BODY, cut_at=4))
+    two = server.serve("two", Served(BODY, etag='"two"', cut_at=7), Served(BODY, etag='"two"'))
+    path = download(archive(one, two, body=BODY), tmp_path)
+    assert (path.read_bytes(), origin_of(path).address) == (BODY, two)
+    # The first says nothing about which version it is of; from then on, the second knows what it sent.
+    assert server.ranges[-2:] == ["bytes=4-", "bytes=7-"]
+    assert [headers.get("If-Range") for _, headers in server.requests[-2:]] == [None, '"two"']
+
+
+def test_where_the_halves_do_not_fit_the_other_address_sends_all(server: Server, tmp_path: Path) -> None:
+    one = server.serve("one", Served(OTHER[:10], cut_at=4))
+    two = server.serve("two", Served(BODY))
+    assert download(archive(one, two, body=BODY), tmp_path).read_bytes() == BODY
+    assert server.ranges[-2:] == ["bytes=4-", "all"]
+
+
 def test_an_address_that_fails_leaves_the_half_of_another(server: Server, tmp_path: Path) -> None:
     one = server.serve("one", Served(BODY, cut_at=4))
     with pytest.raises(DataError, match="404"):
@@ -296,9 +313,10 @@ def test_a_refused_connection_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         download(archive(address), tmp_path)
 
 
-def test_nonsense_is_no_address(tmp_path: Path, pauses: list[float]) -> None:
+@pytest.mark.parametrize("address", ["gopher://example.org/x", "http://a..b/x", "http://a b/x"])
+def test_nonsense_is_no_address(address: str, tmp_path: Path, pauses: list[float]) -> None:
     with pytest.raises(DataError, match="not an address"):
-        download(archive("gopher://example.org/x"), tmp_path)
+        download(archive(address), tmp_path)
     assert pauses == []
 
 

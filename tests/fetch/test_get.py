@@ -167,6 +167,18 @@ def test_a_damaged_archive_without_a_known_checksum_is_downloaded_again(server: 
     assert len(server.requests) == 1
 
 
+def test_a_zip_that_asks_for_a_newer_program_is_damaged_and_downloaded_again(server: Server, tmp_path: Path) -> None:
+    known = unchecked(served(TATOEBA, server))
+    body = layout_of(known.archives[0])
+    damaged = bytearray(body)
+    damaged[body.index(b"PK\x01\x02") + 6] = 99  # the version needed, in the directory
+    server.serve("deu-eng.zip", Served(bytes(damaged)))
+    with pytest.raises(DataError, match=r"deu-eng\.zip is cut short or damaged"):
+        get(known, home=tmp_path)
+    server.serve("deu-eng.zip", Served(body))
+    assert (get(known, home=tmp_path) / "deu.tsv").read_bytes() == text_of("deu.tsv")
+
+
 def test_a_mirror_serves_the_whole_set(server: Server, tmp_path: Path) -> None:
     known = served(TATOEBA, server)
     server.serve("copies/deu-eng.zip", Served(layout_of(known.archives[0])))
@@ -242,6 +254,7 @@ def test_every_set_comes_from_its_files_wherever_they_lie(known: KnownSet, tmp_p
         path.write_bytes(text_of(name))
         is_packed = path.suffix == ".gz"
         wanted[f"{name}.gz" if is_packed else name] = text_of(name)
+    known = unchecked(known)
     folder = get(known, home=tmp_path / "home", from_folder=tmp_path / "from")
     assert contents(folder) == wanted
     assert {*locate(known, tmp_path / "home")} == {*known.splits}
@@ -278,6 +291,25 @@ def test_a_wrong_archive_in_a_folder_is_refused(content: bytes | None, problem: 
     with pytest.raises(DataError, match=problem):
         get(known, home=tmp_path / "home", from_folder=tmp_path / "from")
     assert not is_here(known, tmp_path / "home")
+
+
+@pytest.mark.parametrize("content, problem", [(b"short", "5 bytes instead of"), (None, "wrong checksum")])
+def test_a_single_file_is_checked_where_it_is_as_published(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    known = archives_in(tmp_path / "from", MULTI30K)
+    path = tmp_path / "from" / "val.de.gz"
+    path.write_bytes(path.read_bytes()[::-1] if content is None else content)
+    with pytest.raises(DataError, match=rf"val\.de\.gz is not http.*{problem}"):
+        get(known, home=tmp_path / "home", from_folder=tmp_path / "from")
+    assert not is_here(known, tmp_path / "home")
+
+
+def test_a_single_file_in_another_packing_is_taken_as_it_is(tmp_path: Path) -> None:
+    known = archives_in(tmp_path / "from", MULTI30K)
+    (tmp_path / "from" / "val.de.gz").unlink()
+    (tmp_path / "from" / "val.de").write_bytes(b"eins\n")
+    folder = get(known, home=tmp_path / "home", from_folder=tmp_path / "from")
+    assert (folder / "val.de").read_bytes() == b"eins\n"
+    assert len(contents(folder)) == 6
 
 
 def test_the_archive_of_the_right_size_is_chosen_from_two(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_all_missing_files_are_named_with_the_archives_that_give_them(tmp_path: 
     with pytest.raises(DataError, match=r"multi30k-en-de: val\.de, test_2016_flickr\.en not found in") as raised:
         locate(MULTI30K, tmp_path)
     assert "konvoi data get multi30k-en-de" in raised.value.hint
-    assert "val.de.gz (https://" in raised.value.hint
+    assert "put them or val.de.gz, test_2016_flickr.en.gz into a folder" in raised.value.hint
     assert "train.en.gz" not in raised.value.hint
 
 

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fetch.spoil import MADE_UP_SIZES, spoilt_tar, with_size
 from tests.images.make import (
     CLASSES,
     HEIGHT,
@@ -36,9 +38,13 @@ from tests.shared_data import shared_data
 
 from konvoi.errors import DataError, MachineError
 from konvoi.folder import work_folder
-from konvoi.images import work
+from konvoi.images import identity, work
+from konvoi.images.archives import members, read_packed
+from konvoi.images.identity import identify
+from konvoi.images.inputs import Inputs
 from konvoi.images.prepare import ImageSet, prepare_images
 from konvoi.images.sets import DEVKIT_ARCHIVE, TRAIN_ARCHIVE, VAL_ARCHIVE
+from konvoi.stages import silent
 
 
 def make(folder: Path, home: Path, name: str = "imagenet", to: Path | None = None, num_processes: int = 1) -> ImageSet:
@@ -126,6 +132,32 @@ def test_archives_are_the_same_wherever_they_lie(official: Path, tmp_path: Path)
     moved = tmp_path / "moved"
     shutil.copytree(official, moved)
     assert make(moved, tmp_path / "home").folder == make(official, tmp_path / "home").folder
+
+
+def key_of(path: Path) -> str:
+    return identify(Inputs(path.parent, archives=[path]), {}, silent).key
+
+
+def test_an_archive_in_the_place_of_a_damaged_one_is_another(tmp_path: Path) -> None:
+    path = tmp_path / TRAIN_ARCHIVE
+    good = bytes(identity.WHOLE_BYTES + 1)
+    # The middle is never read: only the time says that something changed.
+    path.write_bytes(good[: 2 << 20] + b"damage" + good[(2 << 20) + 6 :])
+    os.utime(path, ns=(0, 1_000))
+    damaged = key_of(path)
+    path.write_bytes(good)
+    os.utime(path, ns=(0, 2_000))
+    assert key_of(path) != damaged
+
+
+def test_a_small_archive_is_known_by_its_content_alone(tmp_path: Path) -> None:
+    path, content = tmp_path / VAL_ARCHIVE, bytes(identity.WHOLE_BYTES)
+    keys = []
+    for number, byte in enumerate((b"x", b"x", b"y")):
+        path.write_bytes(content[: 2 << 20] + byte + content[(2 << 20) + 1 :])
+        os.utime(path, ns=(0, number))
+        keys.append(key_of(path))
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_another_label_makes_another_set(official: Path, tmp_path: Path) -> None:
@@ -261,7 +293,7 @@ def test_a_validation_picture_that_is_in_training_too_is_a_warning(tmp_path: Pat
     train = {name: train_files(name) for name in CLASSES}
     train[CLASSES[0]][f"{CLASSES[0]}_90.JPEG"] = val_files()["ILSVRC2012_val_00000001.JPEG"]
     made = make(write_official(tmp_path / "from", train), tmp_path)
-    assert "1 pictures of val are in train too" in made.info["warnings"]
+    assert "1 picture of val is in train too" in made.info["warnings"]
     assert made.info["mislabelled"] == []
 
 
@@ -273,7 +305,27 @@ def test_too_many_bad_files_are_an_error_that_names_the_first_five(tmp_path: Pat
         make(write_official(tmp_path / "from", train), tmp_path)
     assert caught.value.problem.count(": empty") == 5
     assert caught.value.hint
-    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_too_many_bad_files_are_listed_beside_the_work_which_is_kept(tmp_path: Path) -> None:
+    train = {name: train_files(name) for name in CLASSES}
+    for number in range(5):
+        train["n01440764"][f"n01440764_{number}.JPEG"] = b""
+    train["n01440764"]["n02102040_99.JPEG"] = picture(99)  # 5 + 1 of 105 = 5.7 %
+    folder = write_official(tmp_path / "from", train)
+    with pytest.raises(DataError, match=r"all are named in damaged\.tsv and mislabelled\.tsv in ") as caught:
+        make(folder, tmp_path)
+    (unfinished,) = (tmp_path / "images").iterdir()
+    assert caught.value.problem.endswith(str(unfinished))
+    names = [f"n01440764_{number}.JPEG" for number in range(5)]
+    assert table(unfinished / "damaged.tsv") == [[f"{TRAIN_ARCHIVE}/n01440764.tar/{name}", "empty"] for name in names]
+    assert [Path(path).name for path, _ in table(unfinished / "mislabelled.tsv")] == ["n02102040_99.JPEG"]
+    # 80 - 5 and 24 pictures were unpacked; the second time they are not looked at again.
+    times = {path: path.stat().st_mtime_ns for path in unfinished.rglob("*.JPEG")}
+    assert len(times) == 99
+    with pytest.raises(DataError, match="6 of 105 files"):
+        make(folder, tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in unfinished.rglob("*.JPEG")} == times
 
 
 def test_five_of_a_hundred_bad_files_are_borne(tmp_path: Path) -> None:
@@ -342,15 +394,41 @@ def test_a_spoilt_header_in_the_middle_is_not_taken_for_the_end(official: Path, 
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_class_that_is_cut_short_does_not_run_into_the_next(tmp_path: Path, share: float, num_processes: int) -> None:
+@pytest.mark.parametrize("num_whole", [0, 10])
+def test_a_class_that_is_cut_short_is_named_and_does_not_run_into_the_next(
+    tmp_path: Path, num_whole: int, num_processes: int
+) -> None:
     whole = {f"{name}.tar": tar(train_files(name)) for name in sorted(CLASSES)}
     first = next(iter(whole))
-    whole[first] = whole[first][: int(share * len(whole[first])) // 512 * 512]
+    with tarfile.open(fileobj=io.BytesIO(whole[first])) as archive:
+        # Behind the header of the next picture, or at the very beginning.
+        end = archive.getmembers()[num_whole].offset_data if num_whole else 0
+    whole[first] = whole[first][:end]
     folder = write_official(tmp_path / "from")
     (folder / TRAIN_ARCHIVE).write_bytes(tar(whole))
-    with pytest.raises(DataError, match=f"{first} is cut short"):
-        make(folder, tmp_path, num_processes=num_processes)
+    made = make(folder, tmp_path, num_processes=num_processes)
+    # What lies before the cut is kept, and three classes of 20 are whole.
+    assert made.info["images"]["train"] == num_whole + 3 * 20
+    ((path, why),) = table(made.folder / "damaged.tsv")
+    assert path == f"{TRAIN_ARCHIVE}/{first}"
+    assert f"{num_whole} files before byte" in why
+
+
+def test_a_spoilt_header_in_a_class_costs_the_rest_of_that_class_only(tmp_path: Path) -> None:
+    folder = write_official(tmp_path / "from")
+    with tarfile.open(folder / TRAIN_ARCHIVE) as outer:
+        inner = next(entry for entry in outer if entry.name == "n02102040.tar")
+        stream = outer.extractfile(inner)
+        assert stream is not None
+        with tarfile.open(fileobj=stream) as archive:
+            header = inner.offset_data + archive.getmembers()[7].offset
+    with (folder / TRAIN_ARCHIVE).open("r+b") as damaged:
+        damaged.seek(header)
+        damaged.write(b"\xff" * 512)
+    made = make(folder, tmp_path)
+    # 7 of 20 are left of one class.
+    assert made.info["images"]["train"] == 80 - 13
+    assert made.info["damaged"] == [f"{TRAIN_ARCHIVE}/n02102040.tar"]
 
 
 def test_fewer_labels_than_pictures_are_an_error(tmp_path: Path) -> None:
@@ -513,3 +591,38 @@ def test_real_pictures_in_the_official_layout(tmp_path: Path) -> None:
     assert made.info["images"] == {"train": 48, "val": 12}
     assert (made.info["damaged"], made.info["mislabelled"]) == ([], [])
     assert {entry.width for entry in made.entries("train")} == {160}
+
+
+def spoilt_tars() -> Iterator[bytes]:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name in ("a", "b" * 120, "c"):
+            found = tarfile.TarInfo(name)
+            found.size = 80
+            archive.addfile(found, io.BytesIO(b"one\n" * 20))
+    for seed in range(300):
+        yield spoilt_tar(stream.getvalue(), seed)
+
+
+def test_whatever_is_damaged_the_error_is_ours(tmp_path: Path) -> None:
+    path, num_refused = tmp_path / "x.tar", 0
+    for content in spoilt_tars():
+        path.write_bytes(content)
+        for read in (members, lambda path: read_packed(path, ("a", "c"), 100)):
+            try:
+                read(path)
+            except DataError:
+                num_refused += 1
+    # Dates and owners may change without harm.
+    assert num_refused > 100
+
+
+@pytest.mark.parametrize("size", MADE_UP_SIZES)
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_made_up_size_is_damage(tmp_path: Path, size: bytes, kind: bytes) -> None:
+    path = tmp_path / "x.tar"
+    path.write_bytes(with_size(tar({"a": b"x" * 80, "b": b"x" * 80}), 1024, size, kind))
+    with pytest.raises(DataError, match=r"x\.tar is cut short, damaged .*, 1 file before byte 1,024"):
+        members(path)
+    with pytest.raises(DataError, match=r"x\.tar is cut short, damaged"):
+        read_packed(path, ("a", "b"), 100)

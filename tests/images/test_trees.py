@@ -127,7 +127,7 @@ def test_a_class_with_a_single_picture_is_a_warning(tmp_path: Path) -> None:
     assert made.info["images"] == {"train": 39, "val": 2}
     assert made.info["warnings"] == [
         "classes with a single picture, which stays in train: owl",
-        "1 classes have no pictures in val",
+        "1 class has no pictures in val",
     ]
 
 

@@ -75,6 +75,17 @@ def test_all_stays_channels_last_and_weights_contiguous() -> None:
         assert grad_weight.is_contiguous()
 
 
+@pytest.mark.usefixtures("always")
+def test_pictures_that_come_in_several_chunks_are_all_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 5 x 7 px are 2 x 2 tiles; 8 tiles a chunk are 2 pictures: chunks of 2, 2 and 1
+    monkeypatch.setattr(_conv_kernels, "NUMBERS_PER_CHUNK", 1)
+    monkeypatch.setattr(_conv_kernels, "FEWEST_TILES_PER_CHUNK", 8)
+    assert _conv_kernels._images_per_chunk(tiles_per_image=4, channels=3) == 2
+    x, weight = pictures(5, 3, 5, 7).requires_grad_(), numbers(2, 3, 3, 3).requires_grad_()
+    assert torch.autograd.gradcheck(convolution_3x3, (x, weight))
+    torch.testing.assert_close(convolution_3x3(x, weight), functional.conv2d(x, weight, padding=1))
+
+
 def test_in_fp32_it_rounds_to_a_few_millionths() -> None:
     x, weight = pictures(8, 64, 16, 16, dtype=torch.float32), numbers(64, 64, 3, 3, dtype=torch.float32)
     assert x.shape[0] * 4 * 4 >= FEWEST_TILES

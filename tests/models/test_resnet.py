@@ -96,6 +96,15 @@ def test_the_formula_counts_the_parameters_of_every_kind(depth: int, stem: str) 
     assert num_parameters(model.config, 7) == sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("depth", [18, 50])
+def test_half_the_width_makes_every_layer_half_as_wide(depth: int) -> None:
+    model, full = on_meta(num_classes=7, depth=depth, width=32), on_meta(num_classes=7, depth=depth)
+    assert num_parameters(model.config, 7) == sum(parameter.numel() for parameter in model.parameters())
+    norms, full_norms = ([m for m in one.modules() if isinstance(m, nn.BatchNorm2d)] for one in (model, full))
+    assert len(norms) > 0
+    assert [2 * norm.num_features for norm in norms] == [norm.num_features for norm in full_norms]
+
+
 @pytest.mark.parametrize(("depth", "expected"), [(18, STATE_18), (50, STATE_50)])
 def test_its_state_has_torchvisions_names_and_shapes(depth: int, expected: dict[str, tuple[int, ...]]) -> None:
     state = on_meta(depth=depth).state_dict()
@@ -217,9 +226,10 @@ def test_pictures_stay_channels_last_and_weights_contiguous(depth: int) -> None:
             module.register_forward_hook(note)
     torch.autograd.backward(model(images(2, 64)).sum())
     assert len(seen) > 0 and all(seen)
-    # A fused optimiser adds them up byte by byte.
-    for parameter in model.parameters():
-        assert parameter.is_contiguous() and parameter.grad is not None and parameter.grad.is_contiguous()
+    # A fused optimiser adds them up byte by byte; DDP copies a gradient whose strides are not its weight's.
+    for name, parameter in model.named_parameters():
+        assert parameter.is_contiguous() and parameter.grad is not None, name
+        assert parameter.grad.stride() == parameter.stride(), name
 
 
 def test_layout_does_not_change_the_result() -> None:

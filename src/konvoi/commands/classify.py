@@ -44,7 +44,7 @@ def _classified(trained: Trained, path: Path, num_classes: int) -> dict[str, Any
         pixels_HWC = load_picture(path, size=size, resize=recipe.evaluate.resize or round(size * RESIZE_FACTOR))
     except DamagedPicture as error:
         raise DataError(f"{path} can't be read as a picture: {error}", hint="give a JPEG or PNG file") from None
-    images = torch.from_numpy(pixels_HWC).permute(2, 0, 1)[None].to(trained.device)
+    images = torch.tensor(pixels_HWC).permute(2, 0, 1)[None].to(trained.device)
     with trained.inference():
         logits = trained.model(Normalise(trained.device)(images)).float()[0]
     words = words_of(trained.run)

@@ -29,7 +29,7 @@ def evaluate(
 ) -> None:
     trained = load_trained(RunDirectory.open(path), checkpoint)
     if trained.recipe.name_of("task") == "classification":
-        return evaluate_images(trained, files=files, beam=beam, as_json=as_json)
+        return evaluate_images(trained, split=split, files=files, beam=beam, as_json=as_json)
     settings = trained.recipe.evaluate.model_copy(update={"max_sentences": None, "samples": 0})
     assert isinstance(settings, Evaluate)
     settings = settings.model_copy(update={"beam": beam}) if beam else settings

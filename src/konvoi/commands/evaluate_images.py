@@ -16,19 +16,23 @@ from konvoi.sync import Team
 from konvoi.tasks.classification import words_of
 
 
-def evaluate_images(trained: Trained, *, files: tuple[Path, Path] | None, beam: int | None, as_json: bool) -> None:
+def evaluate_images(
+    trained: Trained, *, split: str | None, files: tuple[Path, Path] | None, beam: int | None, as_json: bool
+) -> None:
     if files or beam:
         raise UserError("--source, --target and --beam are for translators", hint=f"konvoi eval {trained.run.path}")
     module = registry.find("task", trained.recipe.name_of("task"))
     module.check_same(module.prepare(trained.recipe), trained.run)
     team = Team(World())
-    task = module.Task(trained.recipe, trained.device, team)
+    settings = trained.recipe.evaluate
+    settings = settings.model_copy(update={"split": split or settings.split})
+    task = module.Task(trained.recipe.model_copy(update={"evaluate": settings}), trained.device, team)
     with trained.inference():
         scores, confusion = task.score(trained.model, team)
     result: dict[str, Any] = {
         "run": str(trained.run.path),
         "checkpoints": list(trained.checkpoints),
-        "split": trained.recipe.evaluate.split,
+        "split": settings.split,
         **scores,
         "accuracy_1": confusion.accuracy_1,
         "accuracy_5": confusion.accuracy_5,

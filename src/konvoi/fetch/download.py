@@ -199,10 +199,13 @@ class _Transfer:
 
     def _range_headers(self, address: str) -> dict[str, str]:
         """Asks for the rest, but only of the same file: a half is never glued to the half of another version."""
-        is_same = self.origin.address == address and self.origin.validator
-        if not (is_same and self.part.num_bytes):
+        if not self.part.num_bytes:
             return {}
-        return {"Range": f"bytes={self.part.num_bytes}-", "If-Range": self.origin.validator}
+        rest = {"Range": f"bytes={self.part.num_bytes}-"}
+        if self.origin.address == address and self.origin.validator:
+            return {**rest, "If-Range": self.origin.validator}
+        # With a known checksum any server may go on: at the end, halves that do not belong together are found.
+        return rest if self.archive.sha256 else {}
 
     def _check_status(self, answer: requests.Response) -> None:
         # 206: here is the rest. 416: nothing is left to send, so that the part is the whole file, or too long.
@@ -222,13 +225,17 @@ class _Transfer:
             is_rest = _start_of_range(answer.headers) == self.part.num_bytes
             if not (is_rest if answer.status_code == 206 else self.total is not None):
                 self._discard("sent another range than the one asked for")
+            if address != self.origin.address:
+                self._remember(address, answer.headers)
             return
         # First the part, then its origin: in between, an empty part has nothing to be glued to.
         self.part.start_over()
-        headers = answer.headers
+        self._remember(address, answer.headers)
+        self.total = _number(answer.headers.get("Content-Length", ""))
+
+    def _remember(self, address: str, headers: Mapping[str, Any]) -> None:
         self.origin = Origin(address, headers.get("ETag", ""), headers.get("Last-Modified", ""))
         write_json(_origin_path(self.path), asdict(self.origin))
-        self.total = _number(headers.get("Content-Length", ""))
 
     def _discard(self, problem: str) -> NoReturn:
         """Throws away what is here. If a part from before was in it, that may be at fault: the address has a chance."""
@@ -273,7 +280,7 @@ class _Transfer:
         """Names what happened to the connection; what happens to the disk is left as it is."""
         try:
             yield
-        except (InvalidURL, InvalidSchema, MissingSchema) as error:
+        except (InvalidURL, InvalidSchema, MissingSchema, urllib3.exceptions.LocationParseError) as error:
             raise _Trouble(f"not an address: {error}", is_passing=False) from None
         except urllib3.exceptions.ProtocolError:
             of_total = "" if self.total is None else f" of {self.total:,}"

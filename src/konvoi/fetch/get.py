@@ -181,6 +181,9 @@ class _Making:
                 records.append(self._checked(offer.archive, offer.path))
                 unpack(offer.path, offer.archive.members, work, report=self.report)
             for name, path in offer.copies.items():
+                # As it was published, it can be checked; unpacked or packed in another way, it is taken as it is.
+                if path.name == offer.archive.name:
+                    self._checked(offer.archive, path)
                 self.report(f"copying {path.name}")
                 shutil.copyfile(path, work / name)
         return records

@@ -332,7 +332,7 @@ def locate(known: KnownSet, home: Path, from_folder: Path | None = None) -> dict
 def missing_files(known: KnownSet, missing: list[str], folder: Path) -> DataError:
     """Names every file that is missing, and the archives that would give them."""
     archives = [archive for archive in known.archives if archive.files.keys() & set(missing)]
-    sources = ", ".join(f"{archive.name} ({archive.addresses[0]})" for archive in archives)
+    sources = ", ".join(archive.name for archive in archives)
     return DataError(
         f"{known.name}: {', '.join(missing)} not found in {folder} (plain, .gz, .xz or .zst)",
         hint=f"konvoi data get {known.name} downloads them; without network, put them or {sources} "

@@ -102,7 +102,8 @@ class ReadAhead:
         with their_tasks, their_answers:
             self._processes = [_process(setup) for _ in range(num_processes)]
         self._parts = PARTS_PER_PROCESS * num_processes
-        self.close = weakref.finalize(self, _end, self._processes, [self._tasks, self._answers], self._slots)
+        sockets = [self._tasks, self._answers]
+        self.close = weakref.finalize(self, _end, self._processes, sockets, self._slots, self._jobs)
 
     def get(self, position: int) -> tuple[Pixels, Filled]:
         """The pixels [N, size, size, RGB] stay as they are until the next get but one."""
@@ -189,9 +190,13 @@ def _process(setup: Setup) -> subprocess.Popen[bytes]:
     )
 
 
-def _end(processes: list[subprocess.Popen[bytes]], sockets: list[socket.socket], slots: list[Slot]) -> None:
+def _end(
+    processes: list[subprocess.Popen[bytes]], sockets: list[socket.socket], slots: list[Slot], jobs: dict[int, Job]
+) -> None:
     for end in sockets:
         end.close()
+    # They hold memory.
+    jobs.clear()
     for slot in slots:
         slot.close()
     for process in processes:

@@ -60,7 +60,7 @@ def readable_members(archive: Path, start: int, end: int) -> tuple[list[Member],
                     if not entry.isdir():
                         found.append(_member(entry))
         except DAMAGE as error:
-            return found, f"{error}, {_so_far(found, reached - start)}"
+            return found, f"{_words(error)}, {_so_far(found, reached - start)}"
         # tarfile takes a spoilt header for the end of the archive.
         stream.seek(reached)
         if reached + BLOCK_BYTES > end or stream.read(BLOCK_BYTES) != bytes(BLOCK_BYTES):
@@ -74,6 +74,10 @@ def _entries(tar: tarfile.TarFile, end: float = math.inf) -> Iterator[tarfile.Ta
         if not entry.offset_data <= tar.offset <= end:
             raise tarfile.ReadError("a file that ends elsewhere than inside")
         yield entry
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _so_far(found: list[Member], num_bytes: int) -> str:
@@ -136,7 +140,8 @@ def read_packed(archive: Path, names: tuple[str, ...], max_bytes: int) -> dict[s
                 if stream is not None:
                     found[base] = stream.read(max_bytes)
     except (*DAMAGE, OSError) as error:
+        # Without a number it is about the content; an invalid argument is an offset that the archive made up.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        raise _damaged(str(archive), str(error)) from None
+        raise _damaged(str(archive), _words(error)) from None
     return found

@@ -33,11 +33,14 @@ class Box(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The part of one picture that is shown, the square that it is resized to, and whether it is mirrored."""
+    """The part of one picture that is shown, and how."""
 
     box: Box
     size: int
-    mirrored: bool = False
+    """Pixels of the side of the square that it is resized to."""
+    is_mirrored: bool = False
+    is_exact: bool = True
+    """Whether it must be as the reference (Pillow) has it, or may be whatever is as good and faster."""
 
 
 class Looker(Protocol):
@@ -59,11 +62,11 @@ class View:
 
     def of(self, seed: int, epoch: int, index: int) -> Looker:
         """How this epoch looks at one picture."""
-        draws = _uniform(seed, epoch, index)
 
         def look(width: int, height: int) -> Look:
-            mirrored = next(draws) < 0.5 and self.flip
-            return Look(random_crop(width, height, self.min_area, draws), self.size, mirrored)
+            draws = _uniform(seed, epoch, index)
+            is_mirrored = next(draws) < 0.5 and self.flip
+            return Look(random_crop(width, height, self.min_area, draws), self.size, is_mirrored, is_exact=False)
 
         return look
 

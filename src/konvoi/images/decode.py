@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from konvoi.images.augment import Box, CentreView, Looker
+from konvoi.images import fast_jpeg
+from konvoi.images.augment import Box, CentreView, Look, Looker
 from konvoi.images.check import FORMATS, DamagedPicture
 
 Pixels = NDArray[np.uint8]
 WHITE = (255, 255, 255, 255)
+EXIF_MARK = b"Exif\0\0"
+# It stands in one of the first segments, and none is longer.
+EXIF_WITHIN_BYTES = 1 << 17
+# Decoding at a half, quarter or eighth of the size shows in the result unless twice the pixels are left for the resize.
+EXACT_GAP = 2
 
 
 class Turn(NamedTuple):
@@ -70,29 +77,57 @@ def read_picture(path: Path) -> bytes:
 def decoded(content: bytes, looker: Looker) -> Pixels:
     """The pixels that are shown of a picture; raises DamagedPicture whatever a decoder stumbles over."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-            return _decoded(picture, looker)
+        # Odd metadata makes Pillow warn; the pixels are what matters.
+        with warnings.catch_warnings(action="ignore"):
+            pixels = _decoded_fast(content, looker)
+            return _decoded_with_pillow(content, looker) if pixels is None else pixels
     except UnidentifiedImageError:
         raise DamagedPicture(f"not a picture ({', '.join(FORMATS)})") from None
     except Exception as error:  # whatever a decoder raises at bytes that may be anything
         raise DamagedPicture(str(error) or type(error).__name__) from None
 
 
-def _decoded(picture: Image.Image, looker: Looker) -> Pixels:
-    turn = UPRIGHT
-    width, height = picture.size
-    if picture.format == "JPEG":
-        turn = _turn(picture)
-    else:
-        picture = ImageOps.exif_transpose(picture)
+def _decoded_fast(content: bytes, looker: Looker) -> Pixels | None:
+    """Nothing where only Pillow will do."""
+    size = fast_jpeg.size_of(content)
+    if size is None:
+        return None
+    turn = _turn_in(content)
+    look, box = _placed(looker, turn, *size)
+    pixels = None if look.is_exact else fast_jpeg.shown(content, box, *size, look.size)
+    return None if pixels is None else _finished(pixels, turn, look)
+
+
+def _decoded_with_pillow(content: bytes, looker: Looker) -> Pixels:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        if picture.format != "JPEG":
+            upright = _rgb(ImageOps.exif_transpose(picture))
+            look, box = _placed(looker, UPRIGHT, *upright.size)
+            return _finished(_resized(upright, box, *upright.size, look.size), UPRIGHT, look)
         width, height = picture.size
+        turn = _turn(picture)
+        look, box = _placed(looker, turn, width, height)
+        picture.draft(None, _enough(box, look, width, height))
+        return _finished(_resized(_rgb(picture), box, width, height, look.size), turn, look)
+
+
+def _placed(looker: Looker, turn: Turn, width: int, height: int) -> tuple[Look, Box]:
+    """What to show of the upright picture, and where that lies in the file's, which has this width and height."""
     look = looker(height, width) if turn.is_swapped else looker(width, height)
-    box = turn.stored(look.box, width, height)
-    if picture.format == "JPEG":
-        picture.draft(None, _enough(box, look.size, width, height))
-    pixels = np.asarray(_resized(_rgb(picture), box, width, height, look.size))
+    return look, turn.stored(look.box, width, height)
+
+
+def _finished(pixels: Pixels, turn: Turn, look: Look) -> Pixels:
     pixels = turn.upright(pixels)
-    return pixels[:, ::-1] if look.mirrored else pixels
+    return pixels[:, ::-1] if look.is_mirrored else pixels
+
+
+def _turn_in(content: bytes) -> Turn:
+    """The turn of a JPEG picture, which Pillow is asked for only where the file has something to say about it."""
+    if content.find(EXIF_MARK, 0, EXIF_WITHIN_BYTES) < 0:
+        return UPRIGHT
+    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        return _turn(picture)
 
 
 def _turn(picture: Image.Image) -> Turn:
@@ -105,17 +140,18 @@ def _turn(picture: Image.Image) -> Turn:
         return UPRIGHT
 
 
-def _enough(box: Box, size: int, width: int, height: int) -> tuple[int, int]:
-    """The least size of the whole picture in which the box still has as many pixels as are shown."""
-    shrink = max(1.0, min(box.right - box.left, box.bottom - box.top) / size)
+def _enough(box: Box, look: Look, width: int, height: int) -> tuple[int, int]:
+    """The least size of the whole picture in which the box still has the pixels that are needed."""
+    needed = look.size * (EXACT_GAP if look.is_exact else 1)
+    shrink = max(1.0, min(box.right - box.left, box.bottom - box.top) / needed)
     return int(width / shrink), int(height / shrink)
 
 
-def _resized(picture: Image.Image, box: Box, width: int, height: int, size: int) -> Image.Image:
+def _resized(picture: Image.Image, box: Box, width: int, height: int, size: int) -> Pixels:
     """The box of the whole picture, which may by now be decoded at a smaller scale; anti-aliased."""
     across, down = picture.width / width, picture.height / height
     scaled = (box.left * across, box.top * down, box.right * across, box.bottom * down)
-    return picture.resize((size, size), Image.Resampling.BILINEAR, box=scaled)
+    return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=scaled))
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

@@ -91,15 +91,20 @@ def warnings_of(known: KnownImages, inputs: Inputs, records: dict[str, Records])
     """What is odd, but no reason to stop."""
     for split, official in known.num_pictures.items():
         if len(records[split]) != official:
-            yield f"{split} has {len(records[split]):,} pictures, officially {official:,}"
+            yield f"{split} has {_counted(len(records[split]), 'picture', 'pictures')}, officially {official:,}"
     present = {split: set(np.unique(records[split]["class_number"]).tolist()) for split in records}
     num_classes = len(present[TRAIN] | present[VAL])
     if known.num_classes and num_classes != known.num_classes:
-        yield f"there {_are(num_classes, 'class', 'classes')}, officially {known.num_classes:,}"
+        yield f"there are {num_classes:,} classes, officially {known.num_classes:,}"
     for split in (TRAIN, VAL):
         if len(present[split]) < num_classes:
-            yield f"{num_classes - len(present[split]):,} classes have no pictures in {split}"
+            num_empty = num_classes - len(present[split])
+            yield f"{_counted(num_empty, 'class has', 'classes have')} no pictures in {split}"
     if num_doubled := num_in_both_splits(records):
-        yield f"{num_doubled:,} pictures of {VAL} are in {TRAIN} too"
+        yield f"{_counted(num_doubled, f'picture of {VAL} is', f'pictures of {VAL} are')} in {TRAIN} too"
     if inputs.left_out:
         yield f"left out, being neither {TRAIN} nor {VAL}: {', '.join(inputs.left_out)}"
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number:,} {many}"

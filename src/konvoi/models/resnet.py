@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from konvoi.config.section import Section
@@ -21,8 +22,8 @@ from konvoi.models._sync_batch_norm import SyncBatchNorm
 
 # Blocks in each of the four stages.
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
-STAGE_WIDTHS = (64, 128, 256, 512)
-STEM_WIDTH = 64
+# Channels of a stage, as multiples of the first one's.
+STAGE_FACTORS = (1, 2, 4, 8)
 
 
 class Config(Section):
@@ -33,6 +34,8 @@ class Config(Section):
     """Layers with weights; from 50 on a block is a bottleneck of three convolutions."""
     stem: Literal["imagenet", "small"] = "imagenet"
     """7 x 7 and a max-pool, which leave a quarter of each side; or 3 x 3, which leaves all of it, for 28 to 64 px."""
+    width: PositiveInt = 64
+    """Channels of the stem and the first stage; each further stage has twice those of the one before."""
     zero_init_residual: bool = False
     """Start the last batch norm of every block at zero, so that each block begins as the identity."""
     sync_batch_norm: bool = False
@@ -42,6 +45,11 @@ class Config(Section):
     def expansion(self) -> int:
         """How many times wider a block's output is than its inside."""
         return 1 if self.depth < 50 else 4
+
+    @property
+    def num_features(self) -> int:
+        """What the linear layer sees of a picture."""
+        return STAGE_FACTORS[-1] * self.width * self.expansion
 
     @property
     def stem_kernel(self) -> int:
@@ -68,8 +76,9 @@ class BlockShape:
 
 def stage_shapes(config: Config) -> list[list[BlockShape]]:
     """The blocks of the four stages."""
-    stages, inputs = [], STEM_WIDTH
-    for number, (num_blocks, width) in enumerate(zip(BLOCKS[config.depth], STAGE_WIDTHS, strict=True)):
+    stages, inputs = [], config.width
+    for number, (num_blocks, factor) in enumerate(zip(BLOCKS[config.depth], STAGE_FACTORS, strict=True)):
+        width = factor * config.width
         outputs = width * config.expansion
         first = BlockShape(inputs, width, outputs, stride=1 if number == 0 else 2)
         stages.append([first, *[BlockShape(outputs, width, outputs, stride=1)] * (num_blocks - 1)])
@@ -147,10 +156,10 @@ class Model(nn.Module):
         norm = SyncBatchNorm if config.sync_batch_norm else nn.BatchNorm2d
         block = BasicBlock if config.depth < 50 else Bottleneck
         stages = [nn.Sequential(*(block(shape, norm) for shape in shapes)) for shapes in stage_shapes(config)]
-        self.conv1 = Convolution(3, STEM_WIDTH, config.stem_kernel, config.stem_stride)
-        self.bn1 = norm(STEM_WIDTH)
+        self.conv1 = Convolution(3, config.width, config.stem_kernel, config.stem_stride)
+        self.bn1 = norm(config.width)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.fc = nn.Linear(STAGE_WIDTHS[-1] * config.expansion, num_classes)
+        self.fc = nn.Linear(config.num_features, num_classes)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -187,7 +196,7 @@ class ConvolutionShape:
 def convolution_shapes(config: Config) -> Iterator[ConvolutionShape]:
     """Every convolution of the model, without building it; each has a batch norm behind it."""
     shrinks_by = config.stem_stride
-    yield ConvolutionShape(3, STEM_WIDTH, config.stem_kernel, shrinks_by)
+    yield ConvolutionShape(3, config.width, config.stem_kernel, shrinks_by)
     shrinks_by *= config.stem_stride  # the max-pool
     for shape in (shape for stage in stage_shapes(config) for shape in stage):
         before, shrinks_by = shrinks_by, shrinks_by * shape.stride
@@ -204,10 +213,9 @@ def convolution_shapes(config: Config) -> Iterator[ConvolutionShape]:
 
 def num_parameters(config: Config, num_classes: int) -> int:
     """Without building the model, so that `konvoi info` answers at once."""
-    width = STAGE_WIDTHS[-1] * config.expansion
     # A batch norm has a weight and a bias for each channel.
     convolutions = sum(shape.num_weights + 2 * shape.outputs for shape in convolution_shapes(config))
-    return convolutions + width * num_classes + num_classes
+    return convolutions + config.num_features * num_classes + num_classes
 
 
 def flops(config: Config, height: int, width: int, num_classes: int) -> float:
@@ -215,7 +223,7 @@ def flops(config: Config, height: int, width: int, num_classes: int) -> float:
 
     Counts convolutions and the linear layer, as the papers do; a training step costs three times as much.
     """
-    total = STAGE_WIDTHS[-1] * config.expansion * num_classes
+    total = config.num_features * num_classes
     for shape in convolution_shapes(config):
         # Half a pixel at the edge is a pixel: every layer rounds up.
         total += shape.num_weights * -(-height // shape.shrinks_by) * -(-width // shape.shrinks_by)

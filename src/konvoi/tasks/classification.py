@@ -181,7 +181,6 @@ def work(recipe: Recipe, prepared: ImageSet | None) -> dict[str, float]:
 def _new_model(recipe: Recipe, num_classes: int) -> nn.Module:
     module = registry.find("model", recipe.name_of("model"))
     model: nn.Module = module.Model(recipe.model, num_classes)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
 
@@ -204,6 +203,7 @@ class Task:
         self.config, self.settings, self.batching = recipe.task, recipe.evaluate, _batching(recipe)
         self.set = prepare(recipe)
         self.normalise = Normalise(device)
+        self._num_damaged_told = 0
         self.plan = TrainPlan(len(self.set.entries("train")), self.batching.images, recipe.train.seed)
 
     @cached_property
@@ -260,14 +260,17 @@ class Task:
 
     def amounts(
         self, targets: float, sources: float, padded: float, own_targets: int, seconds: float
-    ) -> dict[str, float]:
-        """A step's work, for its event."""
-        return {
+    ) -> dict[str, Any]:
+        """A step's work, for its event; pictures that could not be decoded are named once."""
+        amounts: dict[str, Any] = {
             "images": int(targets),
             "own_images": own_targets,
-            "damaged_images": len(self.input.damaged),
             "images_per_second": targets / seconds,
         }
+        if newly_damaged := self.input.damaged[self._num_damaged_told :]:
+            self._num_damaged_told += len(newly_damaged)
+            amounts["damaged"] = newly_damaged
+        return amounts
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed (and mixed) loss and the plain one, summed over the pictures."""
