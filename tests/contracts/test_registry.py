@@ -30,8 +30,20 @@ def small_transformer() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     return module.Model(config, NUM_PIECES, pad=0), lambda model: model(pieces, pieces.flip(1)).square().sum()
 
 
+def small_resnet() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    module = registry.find("model", "resnet")
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return module.Model(module.Config(depth=18, width=8), NUM_PIECES), lambda model: model(images).square().sum()
+
+
 # One line a model: how to make a small one, and how to get a number out of it.
-SMALL_MODELS = {"transformer": small_transformer}
+SMALL_MODELS = {"transformer": small_transformer, "resnet": small_resnet}
+# What a use of the model costs, and that as multiples of its parameters: a weight of a matrix is used once for a token,
+# a weight of a convolution at many places of a picture.
+COSTS = {
+    "transformer": ({"source_length": 20.0, "target_length": 20.0, "num_pieces": NUM_PIECES}, 5, 10),
+    "resnet": ({"height": 224, "width": 224, "num_classes": NUM_PIECES}, 100, 1000),
+}
 
 
 @pytest.mark.parametrize("kind", registry.ROOMS)
@@ -75,9 +87,9 @@ def test_a_model_knows_its_size_and_its_cost_without_being_built(name: str) -> N
     with torch.device("meta"):
         model = module.Model(config, NUM_PIECES)
     assert module.num_parameters(config, NUM_PIECES) == sum(p.numel() for p in model.parameters())
-    # Every weight of a matrix is multiplied once and added once, and that again twice backward, for most tokens.
-    cost = module.flops(config, NUM_PIECES, source_length=20.0, target_length=20.0)
-    assert 5 * module.num_parameters(config, NUM_PIECES) < cost < 10 * module.num_parameters(config, NUM_PIECES)
+    use, least, most = COSTS[name]
+    num_parameters = module.num_parameters(config, NUM_PIECES)
+    assert least * num_parameters < module.flops(config, **use) < most * num_parameters
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -137,5 +149,7 @@ def test_a_task_has_all_that_the_loop_asks_for(name: str) -> None:
     assert issubclass(module.Evaluate, Evaluate)
     assert callable(module.prepare)
     assert isinstance(module.Task.num_per_epoch, property)
-    for method in ("build_model", "num_targets", "micro_batch", "loss_sums", "evaluate"):
+    for function in ("find", "carry", "check_same", "open_model", "num_outputs", "work"):
+        assert callable(getattr(module, function))
+    for method in ("build_model", "num_targets", "micro_batch", "amounts", "loss_sums", "evaluate"):
         assert callable(getattr(module.Task, method))
