@@ -219,6 +219,8 @@ WORK: dict[str, Callable[[Path, int], Result]] = {
 }
 ONE_ONLY = ("learn subword-nmt", "encode subword-nmt", "learn konvoi", "binarise konvoi")
 FIRST_ROUND_ONLY = ("learn subword-nmt",)
+# What encoding needs; Konvoi encodes with SentencePiece's model.
+MODELS = ("learn sentencepiece", "learn tokenizers", "learn subword-nmt")
 
 
 def work(name: str, folder: Path, num_threads: int) -> None:
@@ -256,7 +258,8 @@ def compare(source: Path, target: Path, num_lines: int, num_rounds: int, only: s
                 stream.writelines(f"{line}\n" for line in itertools.islice(read_lines(path), num_lines))
         for number, name, threads in itertools.product(range(num_rounds), WORK, (1, 2)):
             is_left_out = (threads > 1 and name in ONE_ONLY) or (number > 0 and name in FIRST_ROUND_ONLY)
-            needs_model = name in ("learn sentencepiece", "learn tokenizers") and number == 0 and threads == 1
+            is_model_wanted = only in name.replace("learn", "encode") or name == "learn sentencepiece"
+            needs_model = name in MODELS and is_model_wanted and number == 0 and threads == 1
             is_wanted = only in name and (name, threads, number) not in done
             if is_left_out or not (is_wanted or needs_model):
                 continue

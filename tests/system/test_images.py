@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +187,15 @@ def test_too_many_damaged_pictures_stop_the_run(konvoi, recipe, colours, tmp_pat
     assert "pictures can't be decoded" in stopped.stderr
     allowed = konvoi("train", path, "--run", tmp_path / "two", *settings, "--set", "data.max_damaged_share=0.05")
     assert allowed.exit_code == 0, allowed.stderr
+
+
+def test_the_score_of_two_workers_is_that_of_their_checkpoint(konvoi, recipe, tmp_path):
+    """Batch norm keeps statistics of its own on every worker: an evaluation together must use the saved ones."""
+    settings = ["--set", "train.duration=10 steps", "--set", "evaluate.every=10 steps", "--set", "train.ema_decay=0.5"]
+    command = [sys.executable, "-m", "konvoi", "train", recipe, "--run", tmp_path / "run", "--workers", "2", *settings]
+    trained = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert trained.returncode == 0, trained.stderr
+    scores = json.loads((tmp_path / "run" / "summary.json").read_text())["scores"]
+    again = json.loads(konvoi("eval", tmp_path / "run", "--checkpoint", "last", "--json").stdout)
+    assert again["loss"] == pytest.approx(scores["loss"], rel=1e-5)
+    assert again["accuracy_1"] == scores["accuracy_1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,12 +137,11 @@ def evaluate(run: Run) -> None:
 def scores_of(run: Run) -> dict[str, Any]:
     run.bare_model.eval()
     try:
-        with torch.no_grad(), run.precision.autocast():
-            if run.average:
-                with run.average.in_place():
-                    scores: dict[str, Any] = run.task.evaluate(run.bare_model, run.team)
-            else:
-                scores = run.task.evaluate(run.bare_model, run.team)
+        averaged = run.average.in_place() if run.average else nullcontext()
+        with torch.no_grad(), run.precision.autocast(), averaged:
+            # Running statistics are each rank's own since the last forward pass; the checkpoint holds the first's.
+            run.team.follow_first(run.bare_model.buffers())
+            scores: dict[str, Any] = run.task.evaluate(run.bare_model, run.team)
         return scores
     finally:
         run.bare_model.train()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -42,6 +42,12 @@ class Team:
         values: list[T] = [value] * self.size
         distributed.all_gather_object(values, value)
         return values
+
+    def follow_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Everyone's tensors become those of the first rank."""
+        if self.size > 1:
+            for tensor in tensors:
+                distributed.broadcast(tensor, src=0)
 
     def close(self) -> None:
         if self.size > 1 and distributed.is_initialized():
