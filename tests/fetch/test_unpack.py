@@ -187,7 +187,11 @@ def test_a_flipped_bit_is_found(packing: str, tmp_path: Path, monkeypatch: pytes
         out_of(bytes(damaged), tmp_path, "a")
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", gzip.compress(b"just text\n" * 100)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>not found</html>", gzip.compress(b"just text\n" * 100, mtime=0)],
+    ids=["nothing", "a page", "packed text"],
+)
 def test_what_is_no_archive_is_called_so(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="it is no archive"):
         out_of(content, tmp_path, "a")
