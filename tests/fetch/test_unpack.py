@@ -53,7 +53,7 @@ def zip_of(files: dict[str, bytes]) -> bytes:
 
 PACKINGS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
     "tar": tar_of,
-    "tgz": lambda files: gzip.compress(tar_of(files)),
+    "tgz": lambda files: gzip.compress(tar_of(files), mtime=0),
     "tar.xz": lambda files: lzma.compress(tar_of(files)),
     "zip": zip_of,
 }
@@ -234,7 +234,7 @@ DAMAGED = {
     "zip": (zip_of_all_methods(), "abcd", spoilt_zip),
     "gnu tar": (tar_with_long_names(tarfile.GNU_FORMAT), "ac", spoilt_tar),
     "pax tar": (tar_with_long_names(tarfile.PAX_FORMAT), "ac", spoilt_tar),
-    "tgz": (gzip.compress(tar_of({"a": b"one\n" * 20})), "a", spoilt_zip),
+    "tgz": (gzip.compress(tar_of({"a": b"one\n" * 20}), mtime=0), "a", spoilt_zip),
     "tar.xz": (lzma.compress(tar_of({"a": b"one\n" * 20})), "a", spoilt_zip),
 }
 

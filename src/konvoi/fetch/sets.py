@@ -193,7 +193,7 @@ _TABLE = (
     ),
     KnownSet(
         name="tatoeba-en-de",
-        description="short everyday sentences, all of them; the file grows with the years",
+        description="short everyday sentences, all of them",
         source="en",
         target="de",
         licence="CC BY 2.0 FR",
@@ -227,7 +227,7 @@ _TABLE = (
     ),
     KnownSet(
         name="iwslt14-de-en",
-        description="talks (TED); test is dev2010, dev2012 and tst2010 to tst2012 together, as in fairseq's recipe",
+        description="talks (TED); test put together as in fairseq's recipe",
         source="de",
         target="en",
         licence="CC BY-NC-ND",
