@@ -31,9 +31,10 @@ from torch.nn import functional
 from konvoi.cluster.world import from_environment
 from konvoi.config.sections import Optim
 from konvoi.engine import optim
-from konvoi.engine.setup import keep_memory, num_cores
+from konvoi.engine.setup import keep_memory
 from konvoi.models import _conv_kernels
 from konvoi.models.resnet import Config, Model, flops
+from konvoi.parallel import usable_cores
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config as DdpConfig
 from konvoi.sync.ddp import Sync
@@ -215,7 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=num_cores())
+    parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--only", help="contenders, with ; between them")
     parser.add_argument("--work", choices=CONTENDERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -31,6 +31,7 @@ from konvoi.data.subwords import Subwords
 from konvoi.data.text import Pair
 from konvoi.data.tokens import TokenWriter
 from konvoi.errors import DataError
+from konvoi.fetch.sets import PACKED_SUFFIXES
 from konvoi.folder import make_once, read_json, save_array, write_json
 from konvoi.parallel import ordered_map
 from konvoi.stages import BYTES, Report, silent
@@ -152,7 +153,7 @@ class _Preparation:
     def _plain_bytes(self) -> int | None:
         """How much training text there is, where packing does not hide it."""
         files = [path for part in self.inputs.splits["train"] for path in part]
-        is_packed = any(path.suffix in (".gz", ".xz", ".zst") for path in files)
+        is_packed = any(path.suffix in PACKED_SUFFIXES for path in files)
         return None if is_packed else sum(path.stat().st_size for path in files)
 
     def _check_readable(self, tally: Tally, num_kept: int, examples: Examples) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import sys
 import time
@@ -26,6 +25,7 @@ from konvoi.engine.checkpoint import Checkpoints
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
 from konvoi.errors import DataError
+from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
 from konvoi.telemetry.phases import Phases
@@ -153,13 +153,8 @@ def _use_device(world: World, recipe: Recipe) -> torch.device:
         return device
     keep_memory()
     # More threads than cores make every parallel region wait for a thread that is not running.
-    torch.set_num_threads(recipe.train.threads or max(1, num_cores() // world.local_size))
+    torch.set_num_threads(recipe.train.threads or max(1, usable_cores() // world.local_size))
     return torch.device("cpu")
-
-
-def num_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> None:

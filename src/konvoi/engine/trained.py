@@ -13,8 +13,9 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.engine.checkpoint import Checkpoints, weights
 from konvoi.engine.precision import Precision, fastest
-from konvoi.engine.setup import keep_memory, num_cores
+from konvoi.engine.setup import keep_memory
 from konvoi.errors import CheckpointError
+from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 
 
@@ -54,5 +55,5 @@ def _use_whole_machine() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     keep_memory()
-    torch.set_num_threads(num_cores())
+    torch.set_num_threads(usable_cores())
     return torch.device("cpu")
