@@ -29,8 +29,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from konvoi.image_input.augment import View
+from konvoi.image_input.pipeline import TrainInput
+from konvoi.image_input.plan import TrainPlan
 from konvoi.images.image_set import ImageSet
-from konvoi.images.pipeline import TrainInput, TrainPlan, View
 from konvoi.images.prepare import prepare_images
 
 RESULTS = Path(__file__).with_name("input_speed.jsonl")

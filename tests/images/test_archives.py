@@ -38,11 +38,12 @@ from tests.shared_data import shared_data
 
 from konvoi.errors import DataError, MachineError
 from konvoi.folder import work_folder
-from konvoi.images import identity, work
+from konvoi.images import identity, look
 from konvoi.images.archives import members, read_packed
 from konvoi.images.identity import identify
+from konvoi.images.image_set import ImageSet
 from konvoi.images.inputs import Inputs
-from konvoi.images.prepare import ImageSet, prepare_images
+from konvoi.images.prepare import prepare_images
 from konvoi.images.sets import DEVKIT_ARCHIVE, TRAIN_ARCHIVE, VAL_ARCHIVE
 from konvoi.stages import silent
 
@@ -222,7 +223,7 @@ def test_a_kill_between_the_last_word_and_the_rename_costs_nothing(official: Pat
 def test_a_full_disk_is_explained_and_the_work_is_kept(
     official: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = work._write
+    write = look._write
 
     def fail_in_val(path: Path, content: bytes) -> None:
         if "val" in path.parts:
@@ -230,7 +231,7 @@ def test_a_full_disk_is_explained_and_the_work_is_kept(
         write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_write", fail_in_val)
+        patch.setattr(look, "_write", fail_in_val)
         with pytest.raises(MachineError, match="no space left"):
             make(official, tmp_path)
     (unfinished,) = (tmp_path / "images").glob(".*.unfinished")

@@ -20,7 +20,8 @@ from konvoi.errors import DataError
 from konvoi.folder import work_folder
 from konvoi.images import demo
 from konvoi.images.demo import EMBEDDED_FILE, embedded_pixels, make_demo_images
-from konvoi.images.prepare import ImageSet, image_sets, prepare_images
+from konvoi.images.image_set import ImageSet, image_sets
+from konvoi.images.prepare import prepare_images
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "demo" / "make_images.py"
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")

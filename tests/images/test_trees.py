@@ -27,11 +27,12 @@ from tests.images.make import (
 
 from konvoi.errors import DataError
 from konvoi.folder import work_folder
-from konvoi.images import tar_batches
-from konvoi.images.prepare import ImageSet, image_sets, prepare_images
+from konvoi.images import pictures
+from konvoi.images.image_set import ImageSet, image_sets
+from konvoi.images.look import Row
+from konvoi.images.prepare import prepare_images
 from konvoi.images.sets import DEVKIT_ARCHIVE
 from konvoi.images.splits import SplitOff
-from konvoi.images.work import Row
 
 NOBODY = 65534
 
@@ -134,7 +135,7 @@ def test_a_class_with_a_single_picture_is_a_warning(tmp_path: Path) -> None:
 def test_batches_and_processes_do_not_change_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = write_tree(tmp_path / "tree", class_tree())
     one = make(tree, tmp_path / "one").folder
-    monkeypatch.setattr(tar_batches, "BATCH_PICTURES", 7)
+    monkeypatch.setattr(pictures, "BATCH_PICTURES", 7)
     two = make(tree, tmp_path / "two", num_processes=2).folder
     for name in ("train.tsv", "val.tsv", "train.npy", "val.npy", "classes.tsv"):
         assert (one / name).read_bytes() == (two / name).read_bytes()

@@ -12,8 +12,9 @@ import typer
 from konvoi.commands.output import aligned, print_json
 from konvoi.engine.trained import Trained, load_trained
 from konvoi.errors import DataError, RunError
+from konvoi.image_input.decode import load_picture
+from konvoi.images.check import DamagedPicture
 from konvoi.images.pictures import looks_like_a_picture
-from konvoi.images.pipeline import DamagedPicture, load_picture
 from konvoi.run_directory import RunDirectory
 from konvoi.tasks.classification import RESIZE_FACTOR, Normalise, words_of
 

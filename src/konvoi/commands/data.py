@@ -17,8 +17,9 @@ from konvoi.data.settings import Data
 from konvoi.errors import DataError, RecipeError, UserError, did_you_mean
 from konvoi.fetch.sets import KNOWN_SETS, OWN, KnownSet, find_set, is_here
 from konvoi.images.demo import make_demo_images
-from konvoi.images.prepare import IMAGE_SETS, ImageSet, image_sets, prepare_images
-from konvoi.images.sets import DEMO_IMAGES
+from konvoi.images.image_set import ImageSet, image_sets
+from konvoi.images.prepare import prepare_images
+from konvoi.images.sets import DEMO_IMAGES, IMAGE_SETS
 
 app = typer.Typer(no_args_is_help=True, help="List, get, prepare and describe corpora and pictures.")
 

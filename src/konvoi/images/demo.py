@@ -14,10 +14,9 @@ from PIL import Image
 from konvoi.errors import DataError
 from konvoi.images.image_set import ImageSet
 from konvoi.images.inputs import Inputs
-from konvoi.images.pictures import TRAIN, VAL, Batch, Picture
+from konvoi.images.pictures import TRAIN, VAL, Batch, Picture, in_batches
 from konvoi.images.prepare import prepare_inputs
 from konvoi.images.sets import DEMO_IMAGES, find_images
-from konvoi.images.tar_batches import in_batches
 from konvoi.stages import Report, silent
 
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / f"{DEMO_IMAGES}.u8.xz"

@@ -12,6 +12,7 @@ import numpy as np
 
 from konvoi.errors import DataError
 from konvoi.images.archives import read_packed
+from konvoi.images.pictures import MISLABELLED, VAL, Picture
 from konvoi.images.sets import DEVKIT_ARCHIVE, find_images
 
 META_FILE = "meta.mat"
@@ -46,6 +47,39 @@ class Devkit:
         if label not in self.class_of_label:
             raise Unlabelled(f"label {label} is none of the {len(self.class_of_label):,} classes")
         return self.class_of_label[label]
+
+
+def labelled(picture: Picture, devkit: Devkit) -> Picture:
+    """The picture with the class that the development kit gives it."""
+    if picture.problem is not None:
+        return picture
+    try:
+        return picture._replace(class_name=devkit.class_of(picture.name))
+    except Unlabelled as why:
+        return picture.without(MISLABELLED, str(why))
+
+
+def agreeing(picture: Picture, devkit: Devkit) -> Picture:
+    """Where the development kit is at hand too, a validation picture must lie in the folder of its label."""
+    if picture.problem is not None or picture.split != VAL:
+        return picture
+    try:
+        class_name = devkit.class_of(Path(picture.name).name)
+    except Unlabelled:
+        # Renamed, most likely; its folder says what it shows.
+        return picture
+    if class_name == picture.class_name:
+        return picture
+    return picture.without(MISLABELLED, f"its label is {class_name}, but it lies in {picture.class_name}")
+
+
+def check_labels(num_pictures: int, devkit: Devkit, place: Path) -> None:
+    """Fewer labels than pictures: then no label can be trusted."""
+    if num_pictures > len(devkit.labels):
+        raise DataError(
+            f"{place} holds {num_pictures:,} pictures, but the development kit only {len(devkit.labels):,} labels",
+            hint=f"{DEVKIT_ARCHIVE} and the validation pictures must be of the same year and whole",
+        )
 
 
 def devkit_place(folder: Path) -> Path | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from konvoi.errors import DataError
 from konvoi.images.archives import PACKED_SUFFIXES
 from konvoi.images.devkit import Devkit, devkit_files, devkit_place, read_devkit
-from konvoi.images.pictures import TRAIN, VAL, Batch, is_hidden
+from konvoi.images.pictures import TRAIN, VAL, Batch, in_batches, is_hidden
 from konvoi.images.sets import (
     DEVKIT_ARCHIVE,
     IMAGENET,
@@ -19,9 +19,8 @@ from konvoi.images.sets import (
     VAL_ARCHIVE,
     KnownImages,
 )
-from konvoi.images.tar_batches import check_labels, flat_tar, in_batches, tar_of_classes, tar_of_tars
+from konvoi.images.tar_batches import flat_tar, tar_of_classes, tar_of_tars
 from konvoi.images.trees import (
-    Found,
     Listing,
     class_folders,
     flat_folder,
@@ -121,15 +120,7 @@ def _imagenet_val(inputs: Inputs, folder: Path, devkit: Devkit | None) -> Iterat
         inputs.archives.append(archive)
         inputs.from_archives.append(partial(flat_tar, archive, devkit))
     else:
-        inputs.trees.append(partial(_flat_with_labels, inputs.root, tree, devkit))
-
-
-def _flat_with_labels(root: Path, folder: Path, devkit: Devkit) -> Iterator[Found]:
-    num_pictures = 0
-    for found in flat_folder(root, folder, VAL, devkit):
-        num_pictures += 1
-        yield found
-    check_labels(num_pictures, devkit, folder)
+        inputs.trees.append(partial(flat_folder, inputs.root, tree, VAL, devkit))
 
 
 def _imagenette(known: KnownImages, folder: Path) -> Inputs:

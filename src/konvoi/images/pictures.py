@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
-
-from konvoi.images.archives import Member, readable_members
 
 TRAIN, VAL = "train", "val"
 DAMAGED, MISLABELLED = "damaged", "mislabelled"
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
 # Neither can stand in a line of an index: control characters, and bytes that are not UTF-8.
 UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-# What file systems take.
-MAX_NAME_BYTES = 255
+BATCH_PICTURES = 500
 WORDNET_ID = re.compile(r"n\d{8}")
 
 
@@ -79,58 +77,10 @@ class Listed:
         return list(self.listed)
 
 
-@dataclass(frozen=True)
-class ClassTar:
-    """The tar file of one class, inside a larger one; read where it lies."""
-
-    root: Path
-    archive: Path
-    member: Member
-    split: str
-    class_name: str
-
-    @property
-    def num_bytes(self) -> int:
-        return self.member.num_bytes
-
-    def pictures(self) -> list[Picture]:
-        """Where the tar file is damaged: those before the damage, and in the place of the others one that says so."""
-        start, end = self.member.offset, self.member.offset + self.member.num_bytes
-        name = f"{self.archive.name}/{self.member.path}"
-        inner, why = readable_members(self.archive, start, end)
-        found = (_of_member(member, self.split, self.class_name, name) for member in inner)
-        pictures = list(each_name_once(picture for picture in found if not is_hidden(picture.name)))
-        if why:
-            lost = Picture(self.split, self.class_name, "", name, start, 0)
-            pictures.append(lost.without(DAMAGED, f"cut short or damaged: {shown(why)}"))
-        return pictures
-
-
-def _of_member(member: Member, split: str, class_name: str, archive_name: str) -> Picture:
-    name = PurePosixPath(member.path).name
-    picture = Picture(split, class_name, name, f"{archive_name}/{member.path}", member.offset, member.num_bytes)
-    return checked_member(picture, member)
-
-
-def checked_member(picture: Picture, member: Member) -> Picture:
-    """Links, devices and paths that lead elsewhere are never unpacked."""
-    path = PurePosixPath(member.path)
-    if not member.is_regular:
-        return picture.without(DAMAGED, "no regular file")
-    if ".." in path.parts or path.is_absolute():
-        return picture.without(DAMAGED, "its path leads out of the archive")
-    if UNWRITABLE.search(member.path) or any(len(part.encode()) > MAX_NAME_BYTES for part in path.parts):
-        return picture.without(DAMAGED, "its name cannot be used: control characters, not UTF-8, or too long")
-    return picture
-
-
-def each_name_once(pictures: Iterator[Picture]) -> Iterator[Picture]:
-    """A second file of the same name would silently take the place of the first."""
-    seen = set()
-    for picture in pictures:
-        place = (picture.split, picture.class_name, picture.name)
-        yield picture.without(DAMAGED, "a second file of this name") if place in seen else picture
-        seen.add(place)
+def in_batches(root: Path, pictures: Iterator[Picture], archive: Path | None = None) -> Iterator[Batch]:
+    """As many pictures at a time as one process looks at in one go."""
+    while batch := tuple(islice(pictures, BATCH_PICTURES)):
+        yield Listed(root, batch, archive)
 
 
 def wrong_class(picture: Picture) -> str:

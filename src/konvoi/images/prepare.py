@@ -16,17 +16,15 @@ from konvoi.errors import DataError
 from konvoi.folder import make_once, work_folder, write_json
 from konvoi.images import judge
 from konvoi.images.identity import Identity, identify
-from konvoi.images.image_set import CLASSES_FILE, IMAGES_FOLDER, INFO_FILE, KIND, ImageSet, image_sets, read_info
+from konvoi.images.image_set import CLASSES_FILE, IMAGES_FOLDER, INFO_FILE, KIND, ImageSet, read_info
 from konvoi.images.index import Entries, Records, write_index
 from konvoi.images.inputs import Inputs, find_inputs
+from konvoi.images.look import Row, look_at_all, read_marks
 from konvoi.images.pictures import DAMAGED, MISLABELLED, TRAIN, VAL, Problem
 from konvoi.images.place import Move, place_all
-from konvoi.images.sets import IMAGE_SETS, KnownImages, find_images
+from konvoi.images.sets import KnownImages, find_images
 from konvoi.images.splits import SplitOff
-from konvoi.images.work import Row, look_at_all, read_marks
 from konvoi.stages import Report, silent
-
-__all__ = ["IMAGE_SETS", "ImageSet", "image_sets", "prepare_images"]
 
 # Raise it when the meaning of the files changes: older sets are then prepared anew.
 FORMAT_VERSION = 1

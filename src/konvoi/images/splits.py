@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from konvoi.images.look import Row
 from konvoi.images.pictures import TRAIN, VAL
-from konvoi.images.work import Row
 
 VAL_SHARE = 0.05
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from konvoi.errors import DataError
-from konvoi.images.archives import Member, members, unpacked
-from konvoi.images.devkit import Devkit
+from konvoi.images.archives import Member, members, readable_members, unpacked
+from konvoi.images.devkit import Devkit, check_labels, labelled
 from konvoi.images.pictures import (
+    DAMAGED,
     MISLABELLED,
     TRAIN,
     UNWRITABLE,
     VAL,
     Batch,
-    ClassTar,
-    Listed,
     Picture,
-    checked_member,
-    each_name_once,
+    in_batches,
     is_hidden,
     looks_like_a_picture,
+    shown,
 )
-from konvoi.images.sets import DEVKIT_ARCHIVE
-from konvoi.images.trees import labelled
 from konvoi.stages import Report
 
-BATCH_PICTURES = 500
+# What file systems take.
+MAX_NAME_BYTES = 255
 
 
 def tar_of_tars(archive: Path, folder: Path, report: Report) -> Iterator[Batch]:
@@ -46,28 +43,40 @@ def tar_of_tars(archive: Path, folder: Path, report: Report) -> Iterator[Batch]:
     yield from in_batches(archive.parent, iter(strays), archive)
 
 
+@dataclass(frozen=True)
+class ClassTar:
+    """The tar file of one class, inside a larger one; read where it lies."""
+
+    root: Path
+    archive: Path
+    member: Member
+    split: str
+    class_name: str
+
+    @property
+    def num_bytes(self) -> int:
+        return self.member.num_bytes
+
+    def pictures(self) -> list[Picture]:
+        """Where the tar file is damaged: those before the damage, and in the place of the others one that says so."""
+        start, end = self.member.offset, self.member.offset + self.member.num_bytes
+        name = f"{self.archive.name}/{self.member.path}"
+        inner, why = readable_members(self.archive, start, end)
+        found = (_of_member(member, self.split, self.class_name, name) for member in inner)
+        pictures = list(_each_name_once(picture for picture in found if not is_hidden(picture.name)))
+        if why:
+            lost = Picture(self.split, self.class_name, "", name, start, 0)
+            pictures.append(lost.without(DAMAGED, f"cut short or damaged: {shown(why)}"))
+        return pictures
+
+
 def flat_tar(archive: Path, devkit: Devkit, folder: Path, report: Report) -> Iterator[Batch]:
     """ILSVRC2012_img_val.tar: pictures side by side, whose classes are in the development kit."""
     report(f"indexing {archive.name}")
-    found = [_side_by_side(member, archive) for member in sorted(members(archive))]
+    found = [_of_member(member, VAL, "", archive.name) for member in sorted(members(archive))]
     pictures = [labelled(picture, devkit) for picture in found if not is_hidden(picture.name)]
     check_labels(len(pictures), devkit, archive)
-    yield from in_batches(archive.parent, each_name_once(iter(pictures)), archive)
-
-
-def _side_by_side(member: Member, archive: Path) -> Picture:
-    name = PurePosixPath(member.path).name
-    picture = Picture(VAL, "", name, f"{archive.name}/{member.path}", member.offset, member.num_bytes)
-    return checked_member(picture, member)
-
-
-def check_labels(num_pictures: int, devkit: Devkit, place: Path) -> None:
-    """Fewer labels than pictures: then no label can be trusted."""
-    if num_pictures > len(devkit.labels):
-        raise DataError(
-            f"{place} holds {num_pictures:,} pictures, but the development kit only {len(devkit.labels):,} labels",
-            hint=f"{DEVKIT_ARCHIVE} and the validation pictures must be of the same year and whole",
-        )
+    yield from in_batches(archive.parent, _each_name_once(iter(pictures)), archive)
 
 
 def tar_of_classes(archive: Path, folder: Path, report: Report) -> Iterator[Batch]:
@@ -76,7 +85,7 @@ def tar_of_classes(archive: Path, folder: Path, report: Report) -> Iterator[Batc
     report(f"indexing {archive.name}")
     found = (_in_class_folder(member, archive) for member in sorted(members(plain, name=str(archive))))
     pictures = (picture for picture in found if picture is not None)
-    yield from in_batches(archive.parent, each_name_once(pictures), plain)
+    yield from in_batches(archive.parent, _each_name_once(pictures), plain)
 
 
 def _in_class_folder(member: Member, archive: Path) -> Picture | None:
@@ -86,11 +95,32 @@ def _in_class_folder(member: Member, archive: Path) -> Picture | None:
     if is_hidden(name):
         return None
     if split in (TRAIN, VAL):
-        return checked_member(picture, member)
+        return _checked(picture, member)
     return picture.without(MISLABELLED, "it lies in no class folder") if looks_like_a_picture(name) else None
 
 
-def in_batches(root: Path, pictures: Iterator[Picture], archive: Path | None = None) -> Iterator[Batch]:
-    """As many pictures at a time as one process looks at in one go."""
-    while batch := tuple(islice(pictures, BATCH_PICTURES)):
-        yield Listed(root, batch, archive)
+def _of_member(member: Member, split: str, class_name: str, archive_name: str) -> Picture:
+    name = PurePosixPath(member.path).name
+    picture = Picture(split, class_name, name, f"{archive_name}/{member.path}", member.offset, member.num_bytes)
+    return _checked(picture, member)
+
+
+def _checked(picture: Picture, member: Member) -> Picture:
+    """Links, devices and paths that lead elsewhere are never unpacked."""
+    path = PurePosixPath(member.path)
+    if not member.is_regular:
+        return picture.without(DAMAGED, "no regular file")
+    if ".." in path.parts or path.is_absolute():
+        return picture.without(DAMAGED, "its path leads out of the archive")
+    if UNWRITABLE.search(member.path) or any(len(part.encode()) > MAX_NAME_BYTES for part in path.parts):
+        return picture.without(DAMAGED, "its name cannot be used: control characters, not UTF-8, or too long")
+    return picture
+
+
+def _each_name_once(pictures: Iterator[Picture]) -> Iterator[Picture]:
+    """A second file of the same name would silently take the place of the first."""
+    seen = set()
+    for picture in pictures:
+        place = (picture.split, picture.class_name, picture.name)
+        yield picture.without(DAMAGED, "a second file of this name") if place in seen else picture
+        seen.add(place)

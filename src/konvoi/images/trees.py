@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from konvoi.errors import DataError
-from konvoi.images.devkit import Devkit, Unlabelled
+from konvoi.images.devkit import Devkit, agreeing, check_labels, labelled
 from konvoi.images.pictures import (
     DAMAGED,
     MISLABELLED,
     TRAIN,
     UNWRITABLE,
-    VAL,
     Picture,
     is_hidden,
     looks_like_a_picture,
@@ -48,18 +47,11 @@ def class_folders(root: Path, folder: Path, split: str, devkit: Devkit | None = 
 
 def flat_folder(root: Path, folder: Path, split: str, devkit: Devkit) -> Iterator[Found]:
     """Validation pictures side by side, whose classes are in the development kit."""
+    num_pictures = 0
     for found in _files(root, folder, split, "", None):
+        num_pictures += 1
         yield found._replace(picture=labelled(found.picture, devkit))
-
-
-def labelled(picture: Picture, devkit: Devkit) -> Picture:
-    """The picture with the class that the development kit gives it."""
-    if picture.problem is not None:
-        return picture
-    try:
-        return picture._replace(class_name=devkit.class_of(picture.name))
-    except Unlabelled as why:
-        return picture.without(MISLABELLED, str(why))
+    check_labels(num_pictures, devkit, folder)
 
 
 def has_class_folders(folder: Path) -> bool:
@@ -105,7 +97,7 @@ def _files(root: Path, folder: Path, split: str, class_name: str, devkit: Devkit
     for entry in _below(folder):
         name, origin = entry.path[prefix_length:], entry.path[origin_length:]
         found = _found(entry, Picture(split, class_name, name, origin, 0, 0))
-        yield found if devkit is None else found._replace(picture=_agreeing(found.picture, devkit))
+        yield found if devkit is None else found._replace(picture=agreeing(found.picture, devkit))
 
 
 def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -133,17 +125,3 @@ def _found(entry: os.DirEntry[str], picture: Picture) -> Found:
 def _stray(root: Path, entry: os.DirEntry[str], split: str) -> Found:
     picture = Picture(split, "", entry.name, str(Path(entry.path).relative_to(root)), 0, 0)
     return _found(entry, picture.without(MISLABELLED, "it lies in no class folder"))
-
-
-def _agreeing(picture: Picture, devkit: Devkit) -> Picture:
-    """Where the development kit is at hand too, a validation picture must lie in the folder of its label."""
-    if picture.problem is not None or picture.split != VAL:
-        return picture
-    try:
-        class_name = devkit.class_of(Path(picture.name).name)
-    except Unlabelled:
-        # Renamed, most likely; its folder says what it shows.
-        return picture
-    if class_name == picture.class_name:
-        return picture
-    return picture.without(MISLABELLED, f"its label is {class_name}, but it lies in {picture.class_name}")

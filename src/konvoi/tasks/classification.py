@@ -21,9 +21,11 @@ from konvoi.data.home import konvoi_home
 from konvoi.errors import DataError, RunError, did_you_mean
 from konvoi.evaluate.accuracy import Confusion
 from konvoi.folder import read_json, write_json
+from konvoi.image_input.augment import View
+from konvoi.image_input.pipeline import EvaluationInput, TrainInput
+from konvoi.image_input.plan import TrainPlan
 from konvoi.images.image_set import ImageSet
 from konvoi.images.open import find_images_of, open_images
-from konvoi.images.pipeline import EvaluationInput, TrainInput, TrainPlan, View
 from konvoi.images.sets import IMAGE_FOLDER, IMAGE_SETS
 from konvoi.run_directory import RunDirectory
 from konvoi.stages import Report, silent

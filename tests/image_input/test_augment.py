@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from konvoi.images.augment import ASPECTS, Box, CentreView, Look, View, random_crop
+from konvoi.image_input.augment import ASPECTS, Box, CentreView, Look, View, random_crop
 
 
 def looks(view: View, count: int, width: int = 400, height: int = 300) -> list[Look]:

@@ -7,19 +7,10 @@ sequence goes on from the same position.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-
-
-class Planned(NamedTuple):
-    """A micro-batch that is still to be read: its epoch, and the numbers of its pictures in the index."""
-
-    epoch: int
-    indices: Indices
 
 
 class TrainPlan:
@@ -34,11 +25,6 @@ class TrainPlan:
     def num_per_epoch(self) -> int:
         """Micro-batches in an epoch."""
         return -(-self.num_all_images // self.images_per_batch)
-
-    def __getitem__(self, position: int) -> Planned:
-        """The pictures of a micro-batch, counted from the start of training."""
-        epoch, first = self.start(position)
-        return Planned(epoch, self.order(epoch)[first : first + self.images_per_batch])
 
     def num_images(self, position: int) -> int:
         """Pictures of a micro-batch, known to all ranks without a message."""

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from konvoi.errors import DataError, MachineError
-from konvoi.images.augment import View
-from konvoi.images.batches import Damaged, Filled
-from konvoi.images.decode import Pixels
-from konvoi.images.decoding_process import Setup
+from konvoi.image_input.augment import Pixels, View
+from konvoi.image_input.batches import Damaged, Filled
+from konvoi.image_input.decoding_process import Setup
+from konvoi.image_input.plan import Indices, TrainPlan
+from konvoi.image_input.slots import MAX_MESSAGE_BYTES, Answer, Slot, Task
 from konvoi.images.image_set import ImageSet
-from konvoi.images.plan import Indices, TrainPlan
-from konvoi.images.slots import MAX_MESSAGE_BYTES, Answer, Slot, Task
 
 # Several parts a process: none waits long for the slowest. Few enough that all messages fit into a socket's buffer.
 PARTS_PER_PROCESS = 4

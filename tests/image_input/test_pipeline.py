@@ -20,9 +20,11 @@ from PIL import Image
 from tests.images.make import Files, picture, write_tree
 
 from konvoi.errors import DataError, MachineError
-from konvoi.images import batches
+from konvoi.image_input import batches
+from konvoi.image_input.augment import View
+from konvoi.image_input.pipeline import EvaluationInput, Pictures, TrainInput
+from konvoi.image_input.plan import TrainPlan
 from konvoi.images.image_set import ImageSet
-from konvoi.images.pipeline import EvaluationInput, Pictures, TrainInput, TrainPlan, View
 from konvoi.images.prepare import prepare_images
 
 NUM_PER_CLASS = 13
@@ -72,7 +74,6 @@ def opened(
 
 def assert_same(one: Pictures, other: Pictures) -> None:
     assert torch.equal(one.images, other.images) and torch.equal(one.labels, other.labels)
-    assert one.num_skipped == other.num_skipped
 
 
 def shown_once(image_set: ImageSet) -> list[Pictures]:
@@ -91,10 +92,12 @@ def test_images_are_bytes_in_channels_last_memory_and_labels_are_the_classes(
 ) -> None:
     # 39 pictures: 4 batches of 8 and one of 7; the next epoch is larger by 8 pixels.
     assert [tuple(one.images.shape) for one in expected[:6]] == [(8, 3, 16, 16)] * 4 + [(7, 3, 16, 16), (8, 3, 24, 24)]
+    plan = plan_of(pictures)
     for position, one in enumerate(expected):
         assert one.images.dtype == torch.uint8 and one.labels.dtype == torch.int64
         assert one.images.is_contiguous(memory_format=torch.channels_last)
-        indices = plan_of(pictures)[position].indices
+        epoch, first = plan.start(position)
+        indices = plan.order(epoch)[first : first + plan.num_images(position)]
         assert one.labels.tolist() == [pictures.entries("train")[int(i)].class_number for i in indices]
 
 
@@ -115,8 +118,7 @@ def test_a_picture_is_shown_as_a_crop_of_itself(tmp_path: Path) -> None:
     numbers = [int(image[0].float().mean()) // 10 for image in shown.images]
     assert sorted(numbers) == list(range(20))
     assert shown.labels.tolist() == [number % 2 for number in numbers]
-    order = plan_of(image_set, 20)[0].indices
-    paths = [image_set.entries("train").path(int(index)) for index in order]
+    paths = [image_set.entries("train").path(int(index)) for index in plan_of(image_set, 20).order(0)]
     assert numbers == [int(Path(path).stem) for path in paths]
 
 
@@ -188,9 +190,6 @@ def test_a_damaged_picture_is_replaced_by_the_next_of_the_order(damaged: ImageSe
         shown = [given.get(position) for position in range(5)]
         assert torch.cat([one.labels for one in shown]).tolist() == expected
         assert [len(one.labels) for one in shown] == [8, 8, 8, 8, 7]
-        assert [one.num_skipped for one in shown] == [
-            sum(place // BATCH == position for place in bad) for position in range(5)
-        ]
         assert dict(given.damaged).keys() == {"train/cat/03.jpg", "train/dog/07.jpg"}
         assert dict(given.damaged)["train/dog/07.jpg"] == "cannot be read: No such file or directory"
         # The next epoch finds the same two, which are listed once.
@@ -235,7 +234,6 @@ def test_evaluation_shows_every_picture_exactly_once_over_all_ranks(
     for rank in range(num_ranks):
         given = EvaluationInput(pictures, "val", 16, 18, rank=rank, num_ranks=num_ranks, batch=batch)
         shown = list(given)
-        assert len(shown) == len(given)
         assert all(len(one.labels) == batch for one in shown[:-1])
         images = torch.cat([one.images for one in shown]) if shown else whole.images[:0]
         assert torch.equal(images, whole.images[rank::num_ranks])
@@ -247,7 +245,6 @@ def test_evaluation_leaves_damaged_pictures_out_and_lists_them(damaged: ImageSet
     shown = list(given)
     # The elks are the last five.
     assert [len(one.labels) for one in shown] == [5, 5, 4]
-    assert [one.num_skipped for one in shown] == [0, 0, 1]
     assert shown[-1].images.shape == (4, 3, 16, 16)
     assert given.damaged == [("val/elk/02.jpg", "not a picture (JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM)")]
 
@@ -362,7 +359,9 @@ PROGRAM = """
 import os, sys, time
 from pathlib import Path
 from konvoi.images.image_set import ImageSet
-from konvoi.images.pipeline import TrainInput, TrainPlan, View
+from konvoi.image_input.augment import View
+from konvoi.image_input.pipeline import TrainInput
+from konvoi.image_input.plan import TrainPlan
 image_set = ImageSet.open(Path(sys.argv[1]))
 plan = TrainPlan(len(image_set.entries("train")), 8, 1)
 given = TrainInput(image_set, plan, lambda epoch: View(32), 1, stride=1, num_processes=2)

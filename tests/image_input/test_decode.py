@@ -12,10 +12,10 @@ from PIL import Image
 from PIL.Image import Transpose
 from tests.shared_data import shared_data
 
-from konvoi.images import fast_jpeg
-from konvoi.images.augment import Box, Look
+from konvoi.image_input import fast_jpeg
+from konvoi.image_input.augment import Box, Look, Pixels
+from konvoi.image_input.decode import decoded, load_picture, read_picture
 from konvoi.images.check import DamagedPicture
-from konvoi.images.decode import Pixels, decoded, load_picture, read_picture
 
 RED, GREEN, BLUE, YELLOW = (220, 30, 30), (30, 200, 30), (30, 30, 220), (220, 220, 40)
 SIZE = 32

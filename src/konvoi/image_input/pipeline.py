@@ -9,28 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from konvoi.images.ahead import ReadAhead
-from konvoi.images.augment import CentreView, View
-from konvoi.images.batches import BatchFiller, Filled
+from konvoi.image_input.ahead import ReadAhead
+from konvoi.image_input.augment import CentreView, Pixels, View
+from konvoi.image_input.batches import BatchFiller, InThisProcess
+from konvoi.image_input.decode import decoded, read_picture
+from konvoi.image_input.plan import Indices, TrainPlan
 from konvoi.images.check import DamagedPicture
-from konvoi.images.decode import Pixels, decoded, load_picture, read_picture
 from konvoi.images.image_set import ImageSet
 from konvoi.images.pictures import TRAIN
-from konvoi.images.plan import Indices, TrainPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "CentreView",
-    "DamagedPicture",
-    "EvaluationInput",
-    "Pictures",
-    "TrainInput",
-    "TrainPlan",
-    "View",
-    "load_picture",
-]
 
 
 @dataclass(frozen=True)
@@ -39,8 +28,6 @@ class Pictures:
 
     images: Tensor
     labels: Tensor
-    num_skipped: int = 0
-    """Pictures that were damaged: replaced by others in training, left out in evaluation."""
 
 
 class TrainInput:
@@ -57,7 +44,6 @@ class TrainInput:
         num_processes: int,
         num_ahead: int = 4,
     ) -> None:
-        self.plan = plan
         self._class_numbers = image_set.entries(TRAIN).class_numbers
         self._damaged: dict[str, str] = {}
         if num_processes == 0:
@@ -79,8 +65,7 @@ class TrainInput:
         """
         pixels, filled = self._reader.get(position)
         self._damaged.update(filled.damaged)
-        num_skipped = int((filled.indices != self.plan[position].indices).sum())
-        return _pictures(pixels, self._class_numbers[filled.indices], num_skipped)
+        return _pictures(pixels, self._class_numbers[filled.indices])
 
     def close(self) -> None:
         """Ends the processes; they also end with this one, or when nobody holds the input any more."""
@@ -91,22 +76,6 @@ class TrainInput:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class InThisProcess:
-    """Decodes when asked, and never ahead."""
-
-    def __init__(self, filler: BatchFiller, view_of: Callable[[int], View]) -> None:
-        self.filler, self.view_of = filler, view_of
-
-    def get(self, position: int) -> tuple[Pixels, Filled]:
-        plan = self.filler.plan
-        view = self.view_of(plan.start(position)[0])
-        pixels_NHWC = np.empty((plan.num_images(position), view.size, view.size, 3), np.uint8)
-        return pixels_NHWC, self.filler.fill(pixels_NHWC, position, view)
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
 
 class EvaluationInput:
@@ -120,10 +89,6 @@ class EvaluationInput:
         self.view, self.batch = CentreView(size, resize), batch
         self.mine = np.arange(rank, len(self.entries), num_ranks)
         self._damaged: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        """Batches of this rank."""
-        return -(-len(self.mine) // self.batch)
 
     @property
     def damaged(self) -> list[tuple[str, str]]:
@@ -140,7 +105,7 @@ class EvaluationInput:
         for index in indices.tolist():
             if self._read_one(pixels[len(whole)], index):
                 whole.append(index)
-        return _pictures(pixels[: len(whole)], self.entries.class_numbers[whole], len(indices) - len(whole))
+        return _pictures(pixels[: len(whole)], self.entries.class_numbers[whole])
 
     def _read_one(self, pixels_HWC: Pixels, index: int) -> bool:
         path = self.entries.path(index)
@@ -152,8 +117,8 @@ class EvaluationInput:
         return True
 
 
-def _pictures(pixels_NHWC: Pixels, class_numbers: NDArray[np.int32], num_skipped: int) -> Pictures:
+def _pictures(pixels_NHWC: Pixels, class_numbers: NDArray[np.int32]) -> Pictures:
     import torch
 
     images = torch.from_numpy(pixels_NHWC).permute(0, 3, 1, 2)
-    return Pictures(images, torch.from_numpy(class_numbers.astype(np.int64)), num_skipped)
+    return Pictures(images, torch.from_numpy(class_numbers.astype(np.int64)))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from konvoi.errors import DataError
-from konvoi.images.augment import View
+from konvoi.image_input.augment import Pixels, View
+from konvoi.image_input.decode import decoded, read_picture
+from konvoi.image_input.plan import Indices, TrainPlan
 from konvoi.images.check import DamagedPicture
-from konvoi.images.decode import Pixels, decoded, read_picture
 from konvoi.images.image_set import ImageSet
 from konvoi.images.pictures import TRAIN
-from konvoi.images.plan import Indices, TrainPlan
 
 # Single files are damaged; a disk that went away damages all of them.
 MAX_DAMAGED_IN_A_ROW = 100
@@ -66,3 +67,19 @@ class BatchFiller:
             f" {damaged[-1].why}",
             hint="is the disk still there? Otherwise prepare the set again: konvoi data prepare lists what is damaged",
         )
+
+
+class InThisProcess:
+    """Decodes when asked, and never ahead."""
+
+    def __init__(self, filler: BatchFiller, view_of: Callable[[int], View]) -> None:
+        self.filler, self.view_of = filler, view_of
+
+    def get(self, position: int) -> tuple[Pixels, Filled]:
+        plan = self.filler.plan
+        view = self.view_of(plan.start(position)[0])
+        pixels_NHWC = np.empty((plan.num_images(position), view.size, view.size, 3), np.uint8)
+        return pixels_NHWC, self.filler.fill(pixels_NHWC, position, view)
+
+    def close(self) -> None:
+        """There is nothing to end."""

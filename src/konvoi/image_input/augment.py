@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 # As torchvision's RandomResizedCrop has them, so that recipes carry over.
 ASPECTS = (3 / 4, 4 / 3)
 NUM_TRIES = 10
@@ -21,6 +24,9 @@ _LOG_ASPECTS = (math.log(ASPECTS[0]), math.log(ASPECTS[1]))
 _NUM_DRAWS = 1 + 2 * NUM_TRIES + 2
 _DRAWS = struct.Struct(f"<{_NUM_DRAWS}I")
 _DRAW_RANGE = 2.0**32
+
+# Of one picture [H,W,RGB], or of a micro-batch [N,H,W,RGB].
+Pixels = NDArray[np.uint8]
 
 
 class Box(NamedTuple):

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from konvoi.images.augment import View
-from konvoi.images.batches import Filled
-from konvoi.images.decode import Pixels
+from konvoi.image_input.augment import Pixels, View
+from konvoi.image_input.batches import Filled
 
 # Far more than any message needs; a longer one would be cut off without a word.
 MAX_MESSAGE_BYTES = 1 << 20

@@ -7,15 +7,10 @@ left to resize: OpenCV does that in a fifth of Pillow's time (2026-11: 128 px ou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import cv2
 import simplejpeg
 
-from konvoi.images.augment import Box
-
-if TYPE_CHECKING:
-    from konvoi.images.decode import Pixels
+from konvoi.image_input.augment import Box, Pixels
 
 # There are as many processes as there should be; threads within them would only get in each other's way.
 cv2.setNumThreads(1)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from konvoi.images import fast_jpeg
-from konvoi.images.augment import Box, CentreView, Look, Looker
+from konvoi.image_input import fast_jpeg
+from konvoi.image_input.augment import Box, CentreView, Look, Looker, Pixels
 from konvoi.images.check import FORMATS, DamagedPicture
 
-Pixels = NDArray[np.uint8]
 WHITE = (255, 255, 255, 255)
 EXIF_MARK = b"Exif\0\0"
 # It stands in one of the first segments, and none is longer.

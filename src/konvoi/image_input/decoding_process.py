@@ -1,4 +1,4 @@
-"""python -m konvoi.images.decoding_process: takes tasks from a socket and writes pixels to shared memory.
+"""python -m konvoi.image_input.decoding_process: takes tasks from a socket and writes pixels to shared memory.
 
 It imports no torch, and ends when its parent does.
 """
@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from konvoi.errors import DataError
-from konvoi.images.batches import BatchFiller
+from konvoi.image_input.batches import BatchFiller
+from konvoi.image_input.plan import TrainPlan
+from konvoi.image_input.slots import MAX_MESSAGE_BYTES, Answer, Slot, Task
 from konvoi.images.image_set import ImageSet
-from konvoi.images.plan import TrainPlan
-from konvoi.images.slots import MAX_MESSAGE_BYTES, Answer, Slot, Task
 
 LOOK_FOR_PARENT_SECONDS = 1.0
 # Training goes first where both want a core: what is read ahead is not urgent.
