@@ -24,7 +24,7 @@ from torch import Tensor
 from konvoi.cluster.world import World
 from konvoi.config.recipe import Recipe, check
 from konvoi.data.text import Pair, read_tsv_pairs
-from konvoi.engine.setup import Run, build
+from konvoi.engine.setup import Run, build, close
 from konvoi.engine.worker import work
 from konvoi.fetch.sets import KNOWN_SETS
 from konvoi.folder import write_json, write_whole
@@ -119,8 +119,7 @@ class Trainings:
             try:
                 yield built
             finally:
-                built.writer.close()
-                built.team.close()
+                close(built)
 
     def trained(self, *overrides: str) -> RunDirectory:
         run = self.new(*overrides)

@@ -1,7 +1,7 @@
 """The run directory, the interface between training and everything that reads it. Does not import torch.
 
     recipe.toml  environment.json  data.json  summary.json  log.txt  vocabulary.model
-    events/rank0.jsonl ...   tensorboard/   checkpoints/
+    events/rank0.jsonl ...   hosts/<host>.jsonl   tensorboard/   checkpoints/
 
 Names that a program may rely on; they change only together with FORMAT_VERSION.
 """
@@ -36,6 +36,7 @@ class RunDirectory:
         self.vocabulary_file = path / "vocabulary.model"
         self.data_file = path / "data.json"
         self.events = path / "events"
+        self.hosts = path / "hosts"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
 
@@ -69,6 +70,10 @@ class RunDirectory:
 
     def environment(self) -> dict[str, Any]:
         return read_json(self.environment_file)
+
+    def data(self) -> dict[str, Any]:
+        """The prepared set, as it was described when the run began."""
+        return read_json(self.data_file)
 
     def events_of(self, rank: int = 0) -> Iterator[dict[str, Any]]:
         return read_events(self.events / f"rank{rank}.jsonl")

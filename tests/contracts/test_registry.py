@@ -17,6 +17,7 @@ from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate
 from konvoi.errors import UserError
 from konvoi.sync import Team
+from konvoi.telemetry.timeline import Timeline
 
 MODELS, SYNCS, TASKS = (registry.names(kind) for kind in ("model", "sync", "task"))
 
@@ -120,7 +121,7 @@ def test_there_is_a_sync_and_a_task() -> None:
 @pytest.mark.parametrize("name", SYNCS)
 def test_a_sync_keeps_its_contract_on_one_worker(name: str) -> None:
     module = registry.find("sync", name)
-    sync = module.Sync(module.Config(), Team(World()))
+    sync = module.Sync(module.Config(), Team(World()), Timeline())
     assert sync.num_averaged == 1
     model = sync.wrap(nn.Linear(2, 1, bias=False))
     sync.settle(lambda: None)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from konvoi.config.sections import Optim
 from konvoi.engine import optim
 from konvoi.engine.average import MovingAverage
+from konvoi.engine.muon import COEFFICIENTS, NUM_ITERATIONS, orthogonal
 
-NAMES = ("adam", "adamw", "sgd")
+NAMES = ("adam", "adamw", "muon", "sgd")
 
 
 def one_weight(value: float = 1.0) -> nn.Linear:
@@ -45,6 +46,72 @@ def test_sgd_by_hand() -> None:
     step(model, optimizer, gradient=4.0)
     # momentum 0.5 x 2 + 4 = 5: 0.8 - 0.1 x 5 = 0.3
     assert model.weight.item() == pytest.approx(0.3)
+
+
+class Layers(nn.Module):
+    """A first layer, a hidden one and biases."""
+
+    EDGES = ("first.weight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.hidden = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+
+
+def test_muon_moves_a_hidden_matrix_by_the_same_in_every_direction_and_the_rest_as_adam_does() -> None:
+    model = Layers()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = build(model, name="muon", momentum=0.9, edge_rate=0.5, weight_decay=0.1)
+    optim.set_rate(optimizer, 0.1)
+    model.hidden.weight.grad = torch.tensor([[300.0, 0.0], [0.0, -200.0]])
+    model.first.weight.grad = torch.full((2, 2), 7.0)
+    model.first.bias.grad = torch.full((2,), -7.0)
+    optimizer.step()
+    # Weight decay leaves 1 - 0.1 x 0.1 = 0.99; a diagonal stays one, and both of its numbers become about 1 in size.
+    change = (0.99 * before["hidden.weight"] - model.hidden.weight.detach()) / 0.1
+    assert change[0, 1] == pytest.approx(0, abs=1e-4) and change[1, 0] == pytest.approx(0, abs=1e-4)
+    assert 0.65 < change[0, 0] < 1.25 and -1.25 < change[1, 1] < -0.65
+    # Adam's first step is one rate long, here 0.5 x 0.1; 1 - 0.05 x 0.1 = 0.995 is left by weight decay.
+    assert torch.allclose(model.first.weight, 0.995 * before["first.weight"] - 0.05, atol=1e-5)
+    assert torch.allclose(model.first.bias, before["first.bias"] + 0.05, atol=1e-5)
+
+
+def test_muon_takes_a_convolution_for_a_matrix_of_its_output_channels() -> None:
+    model = nn.Conv2d(3, 4, 2, bias=False)
+    gradient = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(1))
+    before, model.weight.grad = model.weight.detach().clone(), gradient
+    optimizer = build(model, name="muon", momentum=0.9)
+    optim.set_rate(optimizer, 1.0)
+    optimizer.step()
+    # Momentum after one step is the gradient times a number, which its norm takes out; 4 rows, 12 columns.
+    expected = orthogonal(gradient.reshape(4, 12)).view(4, 3, 2, 2)
+    assert torch.allclose(before - model.weight, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 72), (72, 8), (64, 64), (10, 512)])
+def test_an_orthogonal_matrix_keeps_the_directions_and_evens_out_the_lengths(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    lengths = left.T @ orthogonal(matrix) @ right.T
+    assert (lengths - lengths.diag().diag()).abs().max() < 1e-3
+    assert lengths.diag().max() < 1.25
+    # What is a hundredth of the largest, or less, may stay short.
+    values = torch.linalg.svdvals(matrix)
+    assert lengths.diag()[values > 0.05 * values.max()].min() > 0.65
+
+
+def test_the_product_of_polynomials_is_the_plain_iteration() -> None:
+    matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = matrix / matrix.norm()
+    for _ in range(NUM_ITERATIONS):
+        a, b, c = COEFFICIENTS
+        inner = x @ x.T
+        x = a * x + (b * inner + c * inner @ inner) @ x
+    assert torch.allclose(orthogonal(matrix), x, atol=1e-4)
+
+
+def test_a_matrix_without_a_gradient_stays_finite() -> None:
+    assert orthogonal(torch.zeros(3, 5)).tolist() == [[0.0] * 5] * 3
 
 
 def test_adam_by_hand() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from konvoi.cluster.world import World
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config, Sync, bytes_per_step
+from konvoi.telemetry.timeline import Timeline
 
 # Every rank sees two inputs, one after the other: rank 0 sees 1 and 2, rank 1 sees 3 and 4, rank 2 sees 5 and 6.
 PROGRAM = """
@@ -24,12 +25,13 @@ from torch import nn
 from konvoi.cluster.world import from_environment
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config, Sync
+from konvoi.telemetry.timeline import Timeline
 
 torch.set_num_threads(1)
 team = Team(from_environment())
 torch.manual_seed(team.rank)
 model = nn.Linear(1, 1, bias=False)
-sync = Sync(Config(), team)
+sync = Sync(Config(), team, Timeline())
 wrapped = sync.wrap(model)
 start = model.weight.item()
 
@@ -108,7 +110,7 @@ def test_everyone_gets_the_sum_and_everyones_value(found: list[dict[str, Any]]) 
 def test_one_worker_sends_nothing_and_waits_for_nobody() -> None:
     team = Team(World())
     model = nn.Linear(1, 1)
-    assert Sync(Config(), team).wrap(model) is model
+    assert Sync(Config(), team, Timeline()).wrap(model) is model
     assert (team.sum([1.0, 2.0]), team.gather("alone")) == ([1.0, 2.0], ["alone"])
     team.close()
     assert not torch.distributed.is_initialized()

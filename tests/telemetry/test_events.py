@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from konvoi.config.recipe import check
 from konvoi.run_directory import RunDirectory, read_events
 from konvoi.telemetry.events import EventWriter, finite
-from konvoi.telemetry.phases import Phases
 from konvoi.telemetry.writer import Writer
 
 RECIPE = check(
@@ -40,7 +38,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def writer_of(directory: RunDirectory, rank: int = 0) -> Writer:
-    return Writer(directory, rank, num_workers=2, facts={"hosts": 1, "parameters": 7}, quiet=True)
+    return Writer(directory, rank, num_workers=2, facts={"hosts": 1, "parameters": 7}, recipe=RECIPE, quiet=True)
 
 
 def test_what_is_written_is_read_at_once(tmp_path: Path) -> None:
@@ -74,33 +72,6 @@ def test_a_number_that_json_does_not_know_becomes_null(tmp_path: Path) -> None:
     (event,) = read_events(tmp_path / "rank0.jsonl")
     assert (event["loss"], event["norms"], event["phases"], event["step"]) == (None, [None, 1.0], {"data": None}, 3)
     assert finite({"a": [math.nan, {"b": math.inf}], "c": "NaN"}) == {"a": [None, {"b": None}], "c": "NaN"}
-
-
-def test_phases_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each look at the clock finds one second more.
-    clock = iter(range(100))
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
-    phases = Phases()  # 0
-    with phases("data"):  # 1 to 2
-        pass
-    with phases("forward"):  # 3 to 4
-        pass
-    with phases("data"):  # 5 to 6
-        pass
-    seconds, shares = phases.take()  # 7
-    assert seconds == 7
-    assert shares == {"data": 2, "forward": 1, "other": 4}
-    # Nothing is left over for the next step: 8 - 7
-    assert phases.take() == (1, {"other": 1})
-
-
-def test_a_phase_that_fails_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100))
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
-    phases = Phases()
-    with pytest.raises(KeyError), phases("data"):
-        raise KeyError
-    assert phases.take()[1]["data"] == 1
 
 
 def test_the_summary_by_hand(directory: RunDirectory) -> None:
@@ -155,7 +126,7 @@ def test_only_the_first_rank_writes_what_there_is_one_of(directory: RunDirectory
 
 
 def test_the_log_says_what_the_console_says(directory: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = Writer(directory, 0, num_workers=1, facts={})
+    writer = Writer(directory, 0, num_workers=1, facts={}, recipe=RECIPE)
     writer.console.say("a word [with brackets]")
     writer.step(step_event(1), done=1.0, line_due=True)
     writer.step(step_event(2), done=2.0, line_due=False)

@@ -10,6 +10,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Sequence
 
+from konvoi.cluster.world import COMMAND_BEGAN, began_at
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT
 
 # After Ctrl-C: for the step, or the evaluation, that goes on, and for the checkpoint.
@@ -29,6 +30,7 @@ def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> 
     for name in logging.root.manager.loggerDict:
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+    os.environ.setdefault(COMMAND_BEGAN, str(began_at()))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
     # Gloo binds to whatever the host name resolves to; between local workers that must be loopback.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

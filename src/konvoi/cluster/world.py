@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psutil
+
 from konvoi.errors import MachineError
 
 # rank, number of workers, rank on this host, workers on this host
@@ -19,6 +21,10 @@ LAUNCHERS = {
     ),
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 }
+
+
+# When the user's command began, for workers that were forked from it.
+COMMAND_BEGAN = "KONVOI_COMMAND_BEGAN_AT"
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> World:
             raise MachineError(f"{launcher}'s variables make no sense: {given}") from None
         return World(rank, size, local_rank, local_size, launcher)
     return World()
+
+
+def began_at() -> float:
+    """When the command of this process was given: its own start, or that of whoever launched it."""
+    told = os.environ.get(COMMAND_BEGAN)
+    return float(told) if told else float(psutil.Process().create_time())

@@ -15,10 +15,10 @@ from konvoi import registry
 from konvoi.config.duration import Length
 from konvoi.config.schedules import SCHEDULES, Schedule
 from konvoi.config.section import Section
-from konvoi.config.sections import Checkpoint, Evaluate, Optim, Train
+from konvoi.config.sections import Checkpoint, Evaluate, Optim, Telemetry, Train
 from konvoi.errors import RecipeError, UserError, did_you_mean
 
-SECTIONS = ("task", "data", "model", "batching", "optim", "schedule", "train", "evaluate", "checkpoint", "sync")
+SECTIONS = ("task", "data", "model", "batching", "optim", "schedule", "train", "evaluate", "checkpoint", "sync", "telemetry")
 
 
 class Recipe(Section):
@@ -34,6 +34,7 @@ class Recipe(Section):
     evaluate: SerializeAsAny[Evaluate]
     checkpoint: Checkpoint
     sync: SerializeAsAny[Section]
+    telemetry: Telemetry
 
     def name_of(self, section: str) -> str:
         """The module that a table names."""
@@ -139,6 +140,7 @@ def _section_types(tables: dict[str, Any], problems: list[str]) -> Iterator[tupl
     yield "optim", Optim
     yield "train", Train
     yield "checkpoint", Checkpoint
+    yield "telemetry", Telemetry
     table = tables.get("schedule", {})
     name = table.get("name", "transformer") if isinstance(table, dict) else "transformer"
     if name in SCHEDULES:

@@ -13,12 +13,14 @@ from konvoi.config.section import Section
 class Optim(Section):
     """[optim]"""
 
-    name: Literal["adam", "adamw", "sgd"] = "adam"
+    name: Literal["adam", "adamw", "muon", "sgd"] = "adam"
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.998, ge=0, lt=1)
     epsilon: PositiveFloat = 1e-9
     momentum: NonNegativeFloat = 0.9
-    """For sgd."""
+    """For sgd and muon."""
+    edge_rate: PositiveFloat = 0.04
+    """For muon: the rate of first and last layer, norms and biases, which Adam updates, over that of the matrices."""
     nesterov: bool = False
     """For sgd."""
     weight_decay: NonNegativeFloat = 0.0
@@ -61,6 +63,15 @@ class Evaluate(Section):
     """Decides which checkpoint is the best."""
     split: str = "dev"
     """The part of the data that is scored."""
+
+
+class Telemetry(Section):
+    """[telemetry]"""
+
+    measure: bool = True
+    """Phases of every step and counters of the machine; without them no verdict."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Also to Weights & Biases: into the run directory, or to the service."""
 
 
 class Checkpoint(Section):

@@ -13,11 +13,12 @@ from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
 from konvoi.engine.setup import Run
 from konvoi.evaluate.scores import is_better
+from konvoi.telemetry.timeline import StepTimes
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """What one all-reduce tells every rank after a step."""
+    """What the ranks tell each other after a step, added up."""
 
     objective: float
     loss: float
@@ -27,6 +28,15 @@ class StepSums:
     padded: float
     stop_votes: float
     first_rank_seconds: float
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step took on this rank."""
+
+    times: StepTimes
+    processor: dict[str, float]
+    communication: dict[str, float]
 
 
 def train(run: Run) -> str:
@@ -48,7 +58,6 @@ def train(run: Run) -> str:
 
 
 def train_step(run: Run) -> StepSums:
-    run.phases.take()
     progress, recipe = run.progress, run.recipe
     rate = recipe.schedule.rate(progress.step + 1, run.span)
     optim.set_rate(run.optimizer, rate)
@@ -59,45 +68,56 @@ def train_step(run: Run) -> StepSums:
     for position in run.positions():
         is_last = position + run.team.size >= first + run.micro_batches_per_step
         own += _micro_step(run, position, is_last, num_targets)
-    with run.phases("optimiser"):
+    with run.timeline("optimiser"):
         outcome = run.precision.step(run.optimizer, run.bare_model, recipe.optim.clip_norm)
         run.sync.after_step(run.model, progress.step + 1)
         if run.average and not outcome.skipped:
             run.average.update(progress.step + 1)
-    with run.phases("agreement"):
-        sums = _agree(run, own)
+    sums, cost = _agree(run, own)
     progress.step += 1
     progress.position += run.micro_batches_per_step
     progress.seconds = sums.first_rank_seconds
     progress.skipped_steps += outcome.skipped
-    _record(run, sums, rate, outcome.gradient_norm, outcome.skipped, int(own[2]))
+    _record(run, sums, cost, rate, outcome.gradient_norm, outcome.skipped, int(own[2]))
     return sums
 
 
 def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> torch.Tensor:
     """Forward and backward of one micro-batch; its sums: objective, loss, targets, sources, padding."""
-    with run.phases("data"):
+    with run.timeline("data"):
         batch = run.task.micro_batch(position)
     run.seed(position)
     with run.sync.micro_step(run.model, is_last):
-        with run.phases("forward"), run.precision.autocast():
+        with run.timeline("forward"), run.precision.autocast():
             objective_sum, loss_sum = run.task.loss_sums(run.model, batch)
-        with run.phases("backward"):
+        with run.timeline("backward"):
             run.precision.backward(objective_sum * (run.sync.num_averaged / num_targets))
     values = (objective_sum.item(), loss_sum.item(), batch.num_targets, batch.num_sources, batch.num_padded)
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _agree(run: Run, own: torch.Tensor) -> StepSums:
-    """One small all-reduce: sums for the log, votes to stop, and the first rank's clock for all."""
+def _agree(run: Run, own: torch.Tensor) -> tuple[StepSums, StepCost]:
+    """One small exchange: sums for the log, votes to stop, the first rank's clock for all, who waited for whom.
+
+    It ends the step, and is itself counted with the next one: how long everybody took for it is known only then.
+    """
+    times, processor = run.timeline.take(), run.processor.take()
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
     clock = seconds if run.team.rank == 0 else 0.0
-    return StepSums(*run.team.sum([*own.tolist(), float(run.stop_requested), clock]))
+    values = [*own.tolist(), float(run.stop_requested), clock]
+    if run.team.size == 1:
+        return StepSums(*values), StepCost(times, processor, {})
+    with run.timeline("agreement"):
+        rows = run.team.rows([*values, *times.durations()])
+    sums = [sum(column) for column in zip(*(row[: len(values)] for row in rows), strict=True)]
+    communication = times.communication([row[len(values) :] for row in rows])
+    return StepSums(*sums), StepCost(times, processor, communication)
 
 
-def _record(run: Run, sums: StepSums, rate: float, gradient_norm: float, skipped: bool, own_targets: int) -> None:
-    step_seconds, phases = run.phases.take()
-    step = run.progress.step
+def _record(
+    run: Run, sums: StepSums, cost: StepCost, rate: float, gradient_norm: float, skipped: bool, own_targets: int
+) -> None:
+    step, step_seconds = run.progress.step, cost.times.seconds
     event = {
         "step": step,
         "loss": sums.loss / sums.targets,
@@ -106,8 +126,13 @@ def _record(run: Run, sums: StepSums, rate: float, gradient_norm: float, skipped
         "gradient_norm": gradient_norm,
         "step_seconds": step_seconds,
         **run.task.amounts(sums.targets, sums.sources, sums.padded, own_targets, step_seconds),
-        "phases": phases,
+        "phases": cost.times.phases,
+        **cost.processor,
     }
+    if cost.communication:
+        event["communication"] = {**cost.communication, "bytes": run.writer.facts["bytes_sent_per_step"]}
+    if run.precision.device.type == "cuda" and cost.times.is_exact:
+        event["sampled"] = True
     if run.precision.name == "fp16":
         event["loss_scale"] = run.precision.loss_scale
     if skipped:
@@ -120,7 +145,8 @@ def _record(run: Run, sums: StepSums, rate: float, gradient_norm: float, skipped
 def evaluate(run: Run) -> None:
     """Scores on held-out data, and which checkpoint is the best by them."""
     started = time.perf_counter()
-    scores = scores_of(run)
+    with run.timeline("evaluation"):
+        scores = scores_of(run)
     progress, metric = run.progress, run.recipe.evaluate.metric
     value = scores[metric]
     is_best = not progress.best or is_better(metric, value, progress.best["value"])
@@ -132,6 +158,7 @@ def evaluate(run: Run) -> None:
         progress.best = {"metric": metric, "value": value, "step": progress.step}
     run.writer.evaluation(progress.step, scores, time.perf_counter() - started)
     _summarise(run, "running")
+    run.processor.take()
 
 
 def scores_of(run: Run) -> dict[str, Any]:
@@ -150,12 +177,18 @@ def scores_of(run: Run) -> dict[str, Any]:
 def save(run: Run) -> None:
     """The first rank writes, since all hold the same."""
     progress = run.progress
+    started = time.perf_counter()
     progress.done_at["checkpoint"] = progress.seconds
+    size: dict[str, int] = {}
     if run.team.rank == 0:
-        path = run.checkpoints.save(_checkpoint(run))
-        if progress.scored_step == progress.step:
-            run.checkpoints.rank_by_score(path, progress.scores[run.recipe.evaluate.metric])
-    run.writer.event("checkpoint", step=progress.step)
+        with run.timeline("checkpoint"):
+            path = run.checkpoints.save(_checkpoint(run))
+            if progress.scored_step == progress.step:
+                run.checkpoints.rank_by_score(path, progress.scores[run.recipe.evaluate.metric])
+        size["bytes"] = sum(file.stat().st_size for file in path.iterdir())
+    run.writer.event("checkpoint", step=progress.step, seconds=round(time.perf_counter() - started, 3), **size)
+    # What this took of the processor is no part of the next step.
+    run.processor.take()
 
 
 def _checkpoint(run: Run) -> Checkpoint:
@@ -205,6 +238,8 @@ def _begin(run: Run) -> None:
         run.writer.console.say(f"resumed after step {run.progress.step:,}")
     _summarise(run, "running")
     run.writer.console.start_bar(100, 100 * _share_done(run))
+    run.timeline.take()
+    run.processor.take()
 
 
 def _finish(run: Run, ending: str) -> None:

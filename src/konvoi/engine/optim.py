@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from konvoi.config.sections import Optim
+from konvoi.engine.muon import Muon
 
 
 def build(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
     """Weight decay spares biases and norms; fused kernels update everything in one pass."""
+    if config.name == "muon":
+        return _muon(config, model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
@@ -22,6 +25,23 @@ def build(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, lr=0.0, momentum=config.momentum, nesterov=config.nesterov, fused=True)
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
     return kind(groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+
+
+def _muon(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
+    """A model names its EDGES: what reads the input or makes the output is no map between hidden features."""
+    edges = getattr(model, "EDGES", ())
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    hidden = [p for name, p in named if p.dim() > 1 and name not in edges]
+    edge = [p for name, p in named if p.dim() > 1 and name in edges]
+    vectors = [p for name, p in named if p.dim() <= 1]
+    adam = {"is_hidden": False, "rate_share": config.edge_rate}
+    groups: list[dict[str, Any]] = [
+        {"params": hidden, "weight_decay": config.weight_decay, "is_hidden": True},
+        {"params": edge, "weight_decay": config.weight_decay, **adam},
+        {"params": vectors, "weight_decay": 0.0, **adam},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return Muon(groups, config.momentum, (config.beta1, config.beta2), config.epsilon)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

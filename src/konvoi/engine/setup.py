@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,20 +17,23 @@ import torch
 from torch import nn
 
 from konvoi import registry
-from konvoi.cluster.world import World
+from konvoi.cluster.world import World, began_at
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine import optim
 from konvoi.engine.average import MovingAverage
 from konvoi.engine.checkpoint import Checkpoints
+from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
 from konvoi.errors import DataError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
-from konvoi.telemetry.phases import Phases
+from konvoi.telemetry.host import HostSampler
+from konvoi.telemetry.processor import ProcessorTime
+from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
 from konvoi.telemetry.writer import Writer
 
 
@@ -50,8 +55,10 @@ class Run:
     span: Span
     checkpoints: Checkpoints
     writer: Writer
+    timeline: Timeline
+    host_sampler: HostSampler | None
     progress: Progress = field(default_factory=Progress)
-    phases: Phases = field(default_factory=Phases)
+    processor: ProcessorTime = field(default_factory=ProcessorTime)
     stop_requested: bool = False
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -77,8 +84,11 @@ class Run:
 def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last") -> Run:
     recipe = directory.recipe()
     device = _use_device(world, recipe)
-    team = Team(world)
-    task = registry.find("task", recipe.name_of("task")).Task(recipe, device, team)
+    timeline = _timeline(recipe, device)
+    with timeline("rendezvous"):
+        team = Team(world)
+    with timeline("data"):
+        task = registry.find("task", recipe.name_of("task")).Task(recipe, device, team)
     _check_enough(task, recipe, team)
     stored = Checkpoints(
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
@@ -86,9 +96,10 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     # Before anything is written: a damaged checkpoint ends it here.
     resume_from = stored.choose(checkpoint)[0] if resume else None
     torch.manual_seed(recipe.train.seed)
-    bare_model: nn.Module = task.build_model()
+    with timeline("model"):
+        bare_model: nn.Module = task.build_model()
     sync_module = registry.find("sync", recipe.name_of("sync"))
-    sync = sync_module.Sync(recipe.sync, team)
+    sync = sync_module.Sync(recipe.sync, team, timeline)
     precision = Precision(recipe.train.precision if recipe.train.precision != "auto" else fastest(device), device)
     facts = _facts(recipe, task, bare_model, precision, world, sync_module)
     run = Run(
@@ -104,7 +115,9 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
         span=span_of(recipe, task.num_per_epoch, team.size),
         checkpoints=stored,
-        writer=Writer(directory, world.rank, world.size, facts, quiet),
+        writer=Writer(directory, world.rank, world.size, facts, recipe, quiet),
+        timeline=timeline,
+        host_sampler=_host_sampler(recipe, directory, world),
     )
     if resume_from:
         load_checkpoint(run, resume_from)
@@ -112,10 +125,54 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         run.writer.forget_after(0)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
-    run.model = sync.wrap(model)
-    sync.settle(lambda: _one_pass(run))
+    with timeline("wrapping"):
+        run.model = sync.wrap(model)
+        sync.settle(lambda: _one_pass(run))
     _listen_for_signals(run)
+    _tell_start(run, world)
     return run
+
+
+def close(run: Run) -> None:
+    if run.host_sampler:
+        run.host_sampler.close()
+    run.processor.close()
+    run.writer.close()
+    run.team.close()
+
+
+def _timeline(recipe: Recipe, device: torch.device) -> Timeline:
+    if not recipe.telemetry.measure:
+        return NoTimeline()
+    return Timeline(CudaClock() if device.type == "cuda" else HostClock())
+
+
+def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> HostSampler | None:
+    """One worker of every host looks at the machine."""
+    if world.local_rank > 0 or not recipe.telemetry.measure:
+        return None
+    sampler = HostSampler(directory.hosts, os.environ.get("MASTER_ADDR") if world.size > 1 else None)
+    sampler.start()
+    return sampler
+
+
+def _tell_start(run: Run, world: World) -> None:
+    """How long it took until the first step can begin, since the command was given."""
+    building = run.timeline.take()
+    seconds = time.time() - began_at()
+    phases = {"launch": max(0.0, seconds - building.seconds), **building.phases}
+    run.writer.event(
+        "started",
+        rank=world.rank,
+        local_rank=world.local_rank,
+        workers=world.size,
+        host=socket.gethostname(),
+        process_id=os.getpid(),
+        device=str(run.precision.device),
+        threads=torch.get_num_threads(),
+        seconds=round(seconds, 3),
+        phases={name: round(value, 3) for name, value in phases.items()},
+    )
 
 
 def _one_pass(run: Run) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from konvoi.cluster.world import World, from_environment
 from konvoi.engine.loop import train
-from konvoi.engine.setup import build
+from konvoi.engine.setup import build, close
 from konvoi.errors import UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, USER
 from konvoi.run_directory import RunDirectory
@@ -21,8 +21,7 @@ def work(path: Path, world: World, resume: bool, quiet: bool = False, checkpoint
     try:
         return train(run)
     finally:
-        run.writer.close()
-        run.team.close()
+        close(run)
 
 
 def main(words: Sequence[str] | None = None) -> int:

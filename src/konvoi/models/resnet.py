@@ -150,6 +150,9 @@ class Bottleneck(Block):
 class Model(nn.Module):
     """Stem, four stages, the mean over the picture, one linear layer."""
 
+    EDGES = ("conv1.weight", "fc.weight")
+    """What reads the input and what makes the output; see engine/optim.py."""
+
     def __init__(self, config: Config, num_classes: int) -> None:
         super().__init__()
         self.config = config

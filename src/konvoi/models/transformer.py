@@ -235,6 +235,9 @@ class Cache:
 class Model(nn.Module):
     """Encoder, decoder and the one embedding that they and the output layer share."""
 
+    EDGES = ("embedding.weight",)
+    """What reads the input and what makes the output; see engine/optim.py."""
+
     def __init__(self, config: Config, num_pieces: int, pad: int = 0) -> None:
         super().__init__()
         self.config = config = config.filled()

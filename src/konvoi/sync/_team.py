@@ -26,14 +26,18 @@ class Team:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=COLLECTIVE_TIMEOUT)
 
+    def rows(self, values: Sequence[float]) -> list[list[float]]:
+        """Everyone's numbers, by rank; as many from each."""
+        if self.size == 1:
+            return [list(values)]
+        own = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(own) for _ in range(self.size)]
+        distributed.all_gather(rows, own)
+        return [row.tolist() for row in rows]
+
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element by element over all ranks."""
-        if self.size == 1:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(total)
-        result: list[float] = total.tolist()
-        return result
+        return [sum(column) for column in zip(*self.rows(values), strict=True)]
 
     def gather(self, value: T) -> list[T]:
         """Everyone's value, by rank."""

@@ -19,6 +19,17 @@ STEP_TAGS = {
 NOT_SCORES = ("step", "time", "kind", "sentences", "images")
 
 
+def scalars(event: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a step or an evaluation, by the tags under which they are shown."""
+    if event["kind"] == "step":
+        tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
+        tags |= {f"phases/{name}": seconds for name, seconds in event.get("phases", {}).items()}
+        tags |= {f"communication/{name}": value for name, value in event.get("communication", {}).items()}
+    else:
+        tags = {f"eval/{key}": value for key, value in event.items() if key not in NOT_SCORES}
+    return {tag: value for tag, value in tags.items() if isinstance(value, int | float)}
+
+
 class TensorBoard:
     """Opened at the first event: its import takes a second that the first step need not wait for."""
 
@@ -32,13 +43,8 @@ class TensorBoard:
 
             # A resumed run repeats the steps after its checkpoint; what was written of them before goes.
             self._writer = SummaryWriter(str(self._folder), purge_step=event["step"])
-        if event["kind"] == "step":
-            tags = {tag: event[key] for key, tag in STEP_TAGS.items() if key in event}
-        else:
-            tags = {f"eval/{key}": value for key, value in event.items() if key not in NOT_SCORES}
-        for tag, value in tags.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(tag, value, event["step"])
+        for tag, value in scalars(event).items():
+            self._writer.add_scalar(tag, value, event["step"])
 
     def close(self) -> None:
         if self._writer is not None:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from konvoi.config.recipe import Recipe
 from konvoi.folder import write_json
 from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events
 from konvoi.telemetry.console import Console
 from konvoi.telemetry.events import EventWriter, finite
 from konvoi.telemetry.tensorboard import TensorBoard
 from konvoi.telemetry.units import SPEEDS
+from konvoi.telemetry.wandb import WeightsAndBiases
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,13 @@ class StepTotal:
 
 class Writer:
     def __init__(
-        self, directory: RunDirectory, rank: int, num_workers: int, facts: dict[str, Any], quiet: bool = False
+        self,
+        directory: RunDirectory,
+        rank: int,
+        num_workers: int,
+        facts: dict[str, Any],
+        recipe: Recipe,
+        quiet: bool = False,
     ) -> None:
         self.directory, self.is_first, self.num_workers = directory, rank == 0, num_workers
         self.facts = facts
@@ -35,7 +44,7 @@ class Writer:
         events_file = directory.events / f"rank{rank}.jsonl"
         self._steps = _steps_of(events_file)
         self._events = EventWriter(events_file)
-        self._tensorboard = TensorBoard(directory.tensorboard) if self.is_first else None
+        self._mirrors = list(_mirrors(directory, recipe)) if self.is_first else []
 
     def forget_after(self, step: int) -> None:
         """A resumed run repeats the steps after its checkpoint: they count once."""
@@ -45,15 +54,14 @@ class Writer:
         self._steps[event["step"]] = _step_total(event)
         event = self._events.write("step", **event)
         self.console.step(event, done, line_due)
-        if self._tensorboard and line_due:
-            self._tensorboard.write(event)
+        if line_due:
+            self._mirror(event)
 
     def evaluation(self, step: int, scores: dict[str, Any], seconds: float) -> None:
         event = self._events.write("evaluation", step=step, seconds=round(seconds, 3), **scores)
         named = "  ".join(f"{key} {value:.3f}" for key, value in scores.items() if isinstance(value, float))
         self.console.say(f"step {step:,}  evaluation: {named}  ({seconds:.1f} s)")
-        if self._tensorboard:
-            self._tensorboard.write(event)
+        self._mirror(event)
 
     def event(self, kind: str, **values: Any) -> None:
         self._events.write(kind, **values)
@@ -75,6 +83,10 @@ class Writer:
             write_json(self.directory.summary_file, finite(summary))
         return summary
 
+    def _mirror(self, event: dict[str, Any]) -> None:
+        for mirror in self._mirrors:
+            mirror.write(event)
+
     def _rates(self) -> dict[str, float]:
         seconds = sum(total.seconds for total in self._steps.values())
         done = Counter[str]()
@@ -85,8 +97,16 @@ class Writer:
     def close(self) -> None:
         self._events.close()
         self.console.close()
-        if self._tensorboard:
-            self._tensorboard.close()
+        for mirror in self._mirrors:
+            mirror.close()
+
+
+def _mirrors(directory: RunDirectory, recipe: Recipe) -> Iterator[TensorBoard | WeightsAndBiases]:
+    """Where else the first rank's events go."""
+    yield TensorBoard(directory.tensorboard)
+    if recipe.telemetry.wandb != "off":
+        config = recipe.model_dump(mode="json", exclude_none=True)
+        yield WeightsAndBiases(directory.path, recipe.telemetry.wandb, directory.path.resolve().name, config)
 
 
 def _steps_of(path: Path) -> dict[int, StepTotal]:
