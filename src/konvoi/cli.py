@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -204,6 +204,82 @@ def runs(
     from konvoi.commands.runs import list_runs
 
     list_runs(parent, as_json)
+
+
+@app.command(epilog="Example: konvoi watch runs/demo-20261115-204512")
+def watch(
+    run: RunPath,
+    every: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="How often to look; else 1 on a terminal, 10 in a pipe."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
+) -> None:
+    """Watch a run while it goes on: progress, curves, phases of a step, network, verdict.
+
+    Ends with the run, or with Ctrl-C; the run is not touched.
+    """
+    from konvoi.commands.watch import watch
+
+    watch(run, every, once)
+
+
+@app.command(epilog="Example: konvoi diagnose runs/demo-20261115-204512")
+def diagnose(run: RunPath, as_json: AsJson = False) -> None:
+    """Say what a run's speed is bound by, with the evidence, and what would help by how much."""
+    from konvoi.commands.diagnose import diagnose
+
+    diagnose(run, as_json)
+
+
+@app.command(epilog="Example: konvoi report runs/demo-20261115-204512 -o report.html")
+def report(
+    run: RunPath,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file; else report.html, or standard output.")
+    ] = None,
+    form: Annotated[
+        Literal["html", "markdown", "json"] | None, typer.Option("--format", help="Else by the ending of the file.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show it live in a browser on this machine.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve; 0 takes a free one.")] = 0,
+) -> None:
+    """Answer what a run is asked: how long, how good, fully trained, over-fitting, what bound it.
+
+    One file that opens offline; also as Markdown and JSON.
+    """
+    from konvoi.commands import report as reports
+
+    if serve and (output or form):
+        raise typer.BadParameter("makes no sense beside --output or --format", param_hint="--serve")
+    if serve:
+        reports.serve(run, port)
+    else:
+        reports.report(run, output, form)
+
+
+@app.command(epilog="Example: konvoi compare runs/one-node runs/two-nodes --price 2.48")
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run directories; the first is the base.")],
+    price: Annotated[float | None, typer.Option(min=0, help="What one host costs per hour.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also write a page (HTML) here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: speed-up, efficiency, time to the same score, cost, what differs."""
+    from konvoi.commands.compare import compare
+
+    compare(runs, price, output, as_json)
+
+
+@app.command(epilog="Example: konvoi tensorboard runs/*")
+def tensorboard(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens, on this machine only.")] = 6006,
+) -> None:
+    """Show runs in TensorBoard."""
+    from konvoi.commands.tensorboard import tensorboard
+
+    tensorboard(runs, port)
 
 
 def _with_workers(overrides: list[str] | None, workers: int | None) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from konvoi.config.recipe import Recipe, check, read_toml
 from konvoi.errors import RunError
@@ -86,13 +86,20 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}", hint="choose another --run") from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(
-                    f"{self.path} is being trained right now", hint="wait for it, or choose another --run"
-                ) from None
+            if not _lock(file):
+                raise RunError(f"{self.path} is being trained right now", hint="wait for it, or choose another --run")
             yield
+
+
+def _lock(file: IO[str]) -> bool:
+    """Whoever looks whether a run goes on holds the lock for an instant: not everyone who has it trains."""
+    for seconds in (0.05, 0.1, 0.2, 0.0):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(seconds)
+    return False
 
 
 def check_free(path: Path) -> None:

@@ -16,6 +16,7 @@ COMMANDS = [
     ("translate",),
     ("info",),
     ("runs",),
+    *((name,) for name in ("watch", "diagnose", "report", "compare", "tensorboard")),
     *(("recipes", name) for name in ("list", "show", "copy", "check")),
     ("classify",),
     *(("data", name) for name in ("list", "get", "prepare", "info")),

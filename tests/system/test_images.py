@@ -177,16 +177,42 @@ def test_too_many_damaged_pictures_stop_the_run(konvoi, recipe, colours, tmp_pat
     path.write_text(RECIPE.format(folder=copy))
     settings = ["--set", "train.duration=6 steps", "--set", "evaluate.every=6 steps"]
     for name in ("0.png", "1.png"):
-        picture = copy / "train" / "red" / name
-        stamp = picture.stat()
-        picture.write_bytes(b"\0" * stamp.st_size)
-        os.utime(picture, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        damage(copy / "train" / "red" / name)
     # 2 of 72 are 2.8 %
     stopped = konvoi("train", path, "--run", tmp_path / "one", *settings)
     assert stopped.exit_code == 2
     assert "pictures can't be decoded" in stopped.stderr
     allowed = konvoi("train", path, "--run", tmp_path / "two", *settings, "--set", "data.max_damaged_share=0.05")
     assert allowed.exit_code == 0, allowed.stderr
+
+
+def damage(picture):
+    """As a disk does it: neither size nor time tells."""
+    stamp = picture.stat()
+    picture.write_bytes(b"\0" * stamp.st_size)
+    os.utime(picture, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+def test_a_damaged_picture_is_left_out_of_the_score_and_named(konvoi, colours, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(colours, copy)
+    assert konvoi("data", "prepare", "image-folder", "--from", copy).exit_code == 0
+    path = tmp_path / "copy.toml"
+    path.write_text(RECIPE.format(folder=copy))
+    num_pictures = len(list((copy / "val").glob("*/*.png")))
+    damage(copy / "val" / "red" / "3.png")
+    settings = ["--set", "train.duration=2 steps", "--set", "evaluate.every=2 steps"]
+    stopped = konvoi("train", path, "--run", tmp_path / "one", *settings)
+    assert stopped.exit_code == 2
+    assert "1 pictures can't be decoded" in stopped.stderr
+    run = tmp_path / "two"
+    assert konvoi("train", path, "--run", run, *settings, "--set", "data.max_damaged_share=0.5").exit_code == 0
+    events = [json.loads(line) for line in (run / "events" / "rank0.jsonl").read_text().splitlines()]
+    (scores,) = [event for event in events if event["kind"] == "evaluation"]
+    assert scores["images"] == num_pictures - 1
+    assert [name for name, _ in scores["damaged"]] == ["val/red/3.png"]
+    assert "damaged" not in json.loads((run / "summary.json").read_text())["scores"]
+    assert "val/red/3.png" in konvoi("eval", run).stdout
 
 
 def test_the_score_of_two_workers_is_that_of_their_checkpoint(konvoi, recipe, tmp_path):

@@ -144,7 +144,7 @@ def test_a_timeline_that_is_switched_off_knows_only_the_step() -> None:
     phase(timeline, clock, "forward", 1)
     timeline.collective()()
     times = timeline.take()
-    assert (times.seconds, times.phases, times.collectives) == (1, {"other": 1}, [])
+    assert (times.seconds, times.phases, times.collectives) == (1, {}, [])
 
 
 def test_a_clock_that_is_exact_in_some_steps_says_in_which() -> None:

@@ -50,4 +50,5 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("loss", f"{result['loss']:.3f}"),
         ("Acc@1", f"{result['accuracy_1']:.2f} %"),
         ("Acc@5", f"{result['accuracy_5']:.2f} %"),
+        *(("can't be decoded", f"{path}: {why}") for path, why in result.get("damaged", [])),
     ]

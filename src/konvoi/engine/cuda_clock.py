@@ -20,7 +20,7 @@ class CudaClock(HostClock):
     def mark(self) -> Any:
         if not self.is_exact:
             return super().mark()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -110,7 +110,7 @@ def _agree(run: Run, own: torch.Tensor) -> tuple[StepSums, StepCost]:
     with run.timeline("agreement"):
         rows = run.team.rows([*values, *times.durations()])
     sums = [sum(column) for column in zip(*(row[: len(values)] for row in rows), strict=True)]
-    communication = times.communication([row[len(values) :] for row in rows])
+    communication = times.communication([row[len(values) :] for row in rows]) if run.timeline.is_on else {}
     return StepSums(*sums), StepCost(times, processor, communication)
 
 
@@ -151,7 +151,8 @@ def evaluate(run: Run) -> None:
     value = scores[metric]
     is_best = not progress.best or is_better(metric, value, progress.best["value"])
     progress.evaluations_without_gain = 0 if is_best else progress.evaluations_without_gain + 1
-    progress.scores = {key: item for key, item in scores.items() if key != "samples"}
+    # Lists (samples, damaged pictures) are for the event alone.
+    progress.scores = {key: item for key, item in scores.items() if not isinstance(item, list)}
     progress.scored_step = progress.step
     progress.done_at["evaluate"] = progress.seconds
     if is_best:

@@ -82,4 +82,5 @@ def orthogonal(matrix: Tensor) -> Tensor:
             # Rounding must not make it lopsided: the next power would double that.
             inner = (inner + inner.T) / 2
     x = product @ x
-    return (x if matrix.shape[0] <= matrix.shape[1] else x.T).to(matrix.dtype)
+    result: Tensor = (x if matrix.shape[0] <= matrix.shape[1] else x.T).to(matrix.dtype)
+    return result

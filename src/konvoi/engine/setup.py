@@ -56,9 +56,9 @@ class Run:
     checkpoints: Checkpoints
     writer: Writer
     timeline: Timeline
+    processor: ProcessorTime
     host_sampler: HostSampler | None
     progress: Progress = field(default_factory=Progress)
-    processor: ProcessorTime = field(default_factory=ProcessorTime)
     stop_requested: bool = False
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -117,6 +117,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         checkpoints=stored,
         writer=Writer(directory, world.rank, world.size, facts, recipe, quiet),
         timeline=timeline,
+        processor=ProcessorTime(timeline.is_on),
         host_sampler=_host_sampler(recipe, directory, world),
     )
     if resume_from:

@@ -27,6 +27,9 @@ class Config(Section):
 
 
 class Sync:
+    sends_otherwise = False
+    """Whether `_send` differs from what DDP does by itself."""
+
     def __init__(self, config: Config, team: Team, timeline: Timeline) -> None:
         self.config, self.team, self.timeline = config, team, timeline
         self.num_averaged = team.size
@@ -42,11 +45,12 @@ class Sync:
             # Batch norm trains by its own batch; its running statistics matter at an evaluation, which sends them.
             forward_sync_buffers=False,
         )
-        # Without annotations, which torch compares with classes and finds to be strings.
-        wrapped.register_comm_hook(None, lambda state, bucket: self._send(bucket))
+        if self.timeline.is_on or self.sends_otherwise:
+            # Without annotations, which torch compares with classes and finds to be strings.
+            wrapped.register_comm_hook(None, lambda state, bucket: self._send(bucket))
         return wrapped
 
-    def _send(self, bucket: distributed.GradBucket) -> Future[Tensor]:
+    def _send(self, bucket: Any) -> Future[Tensor]:
         """What DDP does without a hook, bit for bit; with one, the timeline learns of it."""
         ended = self.timeline.collective()
 
@@ -55,8 +59,8 @@ class Sync:
             return future.value()[0]
 
         gradients = bucket.buffer().mul_(1 / self.team.size)
-        work = distributed.all_reduce(gradients, async_op=True)
-        return work.get_future().then(average)  # type: ignore[union-attr]
+        future: Future[list[Tensor]] = distributed.all_reduce(gradients, async_op=True).get_future()
+        return future.then(average)
 
     def settle(self, one_pass: Callable[[], None]) -> None:
         """Makes a resumed run add up gradients in the same order as one that was never stopped.

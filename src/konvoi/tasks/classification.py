@@ -246,13 +246,12 @@ class Task:
 
     def micro_batch(self, position: int) -> Batch:
         pictures = self.input.get(position)
-        self._check_damaged()
+        self._check_damaged(self.input.damaged, "train")
         images, labels = (part.to(self.device, non_blocking=True) for part in (pictures.images, pictures.labels))
         return Batch(images, labels, len(labels))
 
-    def _check_damaged(self) -> None:
-        damaged = self.input.damaged
-        share = len(damaged) / len(self.set.entries("train"))
+    def _check_damaged(self, damaged: list[tuple[str, str]], split: str) -> None:
+        share = len(damaged) / len(self.set.entries(split))
         if share > _data(self.recipe).max_damaged_share:
             path, why = damaged[0]
             raise DataError(
@@ -316,7 +315,11 @@ class Task:
             confusion.add(batch.labels.numpy(), logits.cpu().numpy())
         (loss_sum,) = team.sum([loss_sum])
         confusion = Confusion.merged(team.gather(confusion))
-        return {"loss": loss_sum / max(1, confusion.num_images), "images": confusion.num_images}, confusion
+        scores: dict[str, Any] = {"loss": loss_sum / max(1, confusion.num_images), "images": confusion.num_images}
+        if damaged := [item for rank in team.gather(pictures.damaged) for item in rank]:
+            self._check_damaged(damaged, settings.split)
+            scores["damaged"] = damaged
+        return scores, confusion
 
 
 class Normalise:

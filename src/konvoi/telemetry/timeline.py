@@ -97,6 +97,8 @@ class StepTimes:
 class Timeline:
     """with timeline("data"): ... marks a phase; collective() marks an exchange; take() ends the step."""
 
+    is_on = True
+
     def __init__(self, clock: HostClock | None = None) -> None:
         self.clock = clock or HostClock()
         self._lock = threading.Lock()
@@ -140,6 +142,8 @@ class Timeline:
 class NoTimeline(Timeline):
     """Knows the step's seconds and nothing else: what measuring costs is measured against it."""
 
+    is_on = False
+
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         if name in BETWEEN_STEPS:
@@ -150,6 +154,9 @@ class NoTimeline(Timeline):
 
     def collective(self) -> Callable[[], None]:
         return lambda: None
+
+    def take(self) -> StepTimes:
+        return replace(super().take(), phases={})
 
 
 def _step_times(total_seconds: float, phases: list[tuple[str, Span]], gradients: list[Span]) -> StepTimes:
