@@ -49,6 +49,8 @@ WITHOUT_TORCH = (
     "parallel.py",
     "stages.py",
     "analysis/*.py",
+    "analysis/answers/*.py",
+    "commands/compare.py",
     "report/*.py",
     "report/sections/*.py",
     "watch/*.py",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from konvoi.analysis.diagnosis import diagnose
+from konvoi.analysis.record import RunRecord
 from konvoi.commands.output import aligned, duration_words, megabytes
 from konvoi.folder import read_json
 from konvoi.run_directory import RunDirectory
 from konvoi.telemetry.units import speeds
 
 MAX_SAMPLES = 4
+WIDTH = 80
 SCORES = {"loss": "validation loss", "bleu": "BLEU", "chrf": "chrF", "accuracy_1": "Acc@1", "accuracy_5": "Acc@5"}
 Scores = dict[str, Any]
 
@@ -23,7 +27,8 @@ def closing_lines(run: RunDirectory) -> list[str]:
     summary, evaluations = run.summary(), _evaluations(run)
     rows = [*_data(run), *_speed(summary), *_scores(summary, evaluations), *_best_checkpoint(run, summary)]
     last = evaluations.get(max(evaluations, default=0), {})
-    return ["", aligned(rows), *_samples(last), "", *_further(run)]
+    verdict = diagnose(RunRecord.read(run.path)).sentence
+    return ["", aligned(rows), "", *textwrap.wrap(verdict, WIDTH), *_samples(last), "", *_further(run)]
 
 
 def _data(run: RunDirectory) -> Iterator[tuple[str, str]]:
@@ -81,7 +86,9 @@ def _further(run: RunDirectory) -> Iterator[str]:
         yield f"  {folder}konvoi classify {run.path} IMAGE"
     else:
         yield f'  {folder}konvoi translate {run.path} "Where is the station?"'
-    yield f"  {folder}tensorboard --logdir {run.tensorboard}"
+    yield f"  {folder}konvoi diagnose {run.path}"
+    yield f"  {folder}konvoi report {run.path}"
+    yield f"  {folder}konvoi tensorboard {run.path}"
     yield f"  {folder}konvoi runs"
 
 

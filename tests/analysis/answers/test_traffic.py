@@ -1,0 +1,124 @@
+"""Bytes measured beside bytes predicted. A made host sends and receives 12 MB a second; a step takes half a second."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.analysis.made_runs import ABSENT, make_run
+
+from konvoi.analysis.answers import network, traffic
+from konvoi.analysis.record import RunRecord
+
+
+def run_of(path, **made):
+    return RunRecord.read(make_run(path / "run", **made))
+
+
+def lo(num_bytes):
+    return {"interfaces": {"lo": {"bytes_in": num_bytes, "bytes_out": num_bytes}}}
+
+
+def test_bytes_per_step_are_the_counters_over_the_time_of_steps(tmp_path):
+    told = traffic.answer(run_of(tmp_path, hosts=("a", "b")))
+    # 12 MB/s x 0.5 s; predicted 2 x (2 - 1) / 2 x 4 bytes x 1.5 million parameters
+    assert told.facts["hosts"]["a"]["out_bytes_per_step"] == pytest.approx(6_000_000)
+    assert told.facts["hosts"]["b"]["in_bytes_per_step"] == pytest.approx(6_000_000)
+    assert told.facts["predicted_bytes_per_step"] == 6_000_000
+    assert told.facts["ratio"] == pytest.approx(1.0)
+    # 8 x 6 MB / 1 Gbit/s
+    assert "a link of 1 Gbit/s they need at least 48 ms, 10 % of a step" in told.words
+
+
+def test_what_passes_during_evaluations_is_not_of_the_steps(tmp_path):
+    # Steps from second 2 to 12, an evaluation of 10 s, steps from 22 to 32; twice as many bytes in the evaluation.
+    def sample(host, second):
+        return {"interfaces": {"eth0": {"bytes_out": 24_000_000 if 12 < second <= 22 else 12_000_000}}}
+
+    run = run_of(tmp_path, num_steps=40, evaluations={20: {"seconds": 10.0}}, hosts=("a", "b"), sample=sample)
+    assert traffic.measured(run)["a"].out_bytes_per_step == pytest.approx(6_000_000)
+
+
+def test_part_of_a_sample_counts_by_its_share_in_steps(tmp_path):
+    run = run_of(tmp_path, num_steps=10, hosts=("a", "b"))
+    began_at = run.first.started[0]["time"]
+    # Steps fill 0 to 5 s after that: of 4.5 to 5.5 half is in them.
+    found = traffic.in_steps(run.first, began_at + np.array([0.0, 4.5, 6.0]), began_at + np.array([1.0, 5.5, 7.0]))
+    assert found == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_the_arrays_are_in_bits_per_second(tmp_path):
+    found = traffic.measured(run_of(tmp_path, hosts=("a", "b")))
+    assert found.keys() == {"a", "b"}
+    assert found["a"].interface == "eth0"
+    assert found["a"].out_bits_per_second == pytest.approx([8 * 12e6] * len(found["a"].time))
+    assert found["a"].link_bits_per_second == 1e9
+
+
+def test_a_sample_that_is_longer_than_a_second(tmp_path):
+    found = traffic.measured(run_of(tmp_path, hosts=("a", "b"), sample={"seconds": 2.0}))
+    assert found["a"].in_bits_per_second[0] == pytest.approx(8 * 12e6 / 2)
+
+
+def test_on_one_host_the_loopback_is_what_counts(tmp_path):
+    told = traffic.answer(run_of(tmp_path, num_workers=4, sample=lambda host, second: lo(72_000_000)))
+    # Four workers send 2 x 3/4 x 6 MB = 9 MB each: 36 MB in a step of half a second.
+    assert told.facts["hosts"]["host-a"]["interface"] == "lo"
+    assert told.facts["predicted_bytes_per_step"] == pytest.approx(36_000_000)
+    assert told.facts["ratio"] == pytest.approx(1.0)
+    assert "counts every byte as sent and as received, none used a cable" in told.words
+
+
+def test_in_a_ring_one_worker_of_each_host_sends_over_the_network(tmp_path):
+    run = run_of(tmp_path, num_workers=4, hosts=("a", "b"), sample=lambda host, second: lo(1))
+    assert traffic.predicted(run) == pytest.approx(9_000_000)
+    assert traffic.measured(run)["a"].interface == "eth0"
+
+
+def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
+    told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), summary={"bytes_sent_per_step": 3_000_000}))
+    assert "2.00 times the prediction: headers, and what else" in told.words
+
+
+def test_without_counters_the_prediction_remains(tmp_path):
+    told = traffic.answer(run_of(tmp_path, hosts=()))
+    assert told.short == "not measured"
+    assert "no counters of its hosts" in told.words
+
+
+def test_one_worker_sends_nothing(tmp_path):
+    run = run_of(tmp_path, num_workers=1)
+    assert traffic.answer(run).short == "no traffic"
+    assert network.answer(run).short == "no"
+
+
+def test_the_network_is_the_bottleneck_where_bytes_move_and_nothing_else(tmp_path):
+    told = network.answer(run_of(tmp_path, hosts=("a", "b"), step={"phases": {"exposed_communication": 0.73}}))
+    assert told.short == "yes, its bandwidth"
+    # (0.73 + 0.01 of agreement) / (0.5 + 0.7)
+    assert told.facts["moving_share_of_step"] == pytest.approx(0.74 / 1.2)
+    assert "62 % of a step went by with gradients on their way" in told.words
+    # The interface sends 96 of 1000 Mbit/s.
+    assert "96 Mbit/s at its height of the link's 1 Gbit/s (10 %)" in told.words
+
+
+def test_it_is_not_where_the_model_computes(tmp_path):
+    told = network.answer(run_of(tmp_path, hosts=("a", "b")))
+    assert told.short == "no"
+    assert "what bound the run was compute" in told.words
+
+
+def test_waiting_for_a_slow_rank_is_not_the_networks_fault(tmp_path):
+    def step(rank, number):
+        if rank == 1:
+            return {"phases": {"forward": 0.65}}
+        return {"phases": {"exposed_communication": 0.53}, "communication": {"waiting_seconds": 0.5}}
+
+    told = network.answer(run_of(tmp_path, hosts=("a", "b"), step=step))
+    assert told.short == "no"
+    # 0.5 of 1.0 s on one of two ranks
+    assert "Another 25 % passed inside the exchange, waiting for a slower rank" in told.words
+
+
+def test_events_without_the_exchange_cannot_tell(tmp_path):
+    old = {"phases": {"exposed_communication": ABSENT}, "communication": ABSENT}
+    assert network.answer(run_of(tmp_path, step=old)).short == "can't tell"

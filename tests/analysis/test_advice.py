@@ -1,0 +1,181 @@
+"""What a change would bring, worked out by hand beside the model. A made exchange: 6 MB in 2 collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.analysis.made_runs import make_run
+
+from konvoi.analysis.diagnosis import diagnose
+from konvoi.analysis.network import Exchange
+from konvoi.analysis.record import RunRecord
+from konvoi.analysis.verdict import Advice
+
+AdviceOf = Callable[..., dict[str, Advice]]
+
+
+@pytest.fixture
+def advice_of(tmp_path: Path) -> AdviceOf:
+    """The advice by the first words of it."""
+
+    def make(**made: Any) -> dict[str, Advice]:
+        verdict = diagnose(RunRecord.read(make_run(tmp_path / "run", **made)))
+        gains = [advice.gain for advice in verdict.advice]
+        assert gains == sorted(gains, reverse=True)
+        return {advice.words.split(",")[0]: advice for advice in verdict.advice}
+
+    return make
+
+
+def seconds(advice: Advice) -> tuple[float, float]:
+    return (advice.before_seconds, advice.after_seconds)
+
+
+NETWORK = {"phases": {"exposed_communication": 1.032, "agreement": 0.001}}
+
+
+def test_half_precision_halves_the_bytes_but_not_the_latency(advice_of):
+    # Of 1.032 s two collectives take 1 ms each however small: 1.030 / 2 is saved of 0.46 + 1.033 s.
+    advice = advice_of(step=NETWORK)["half precision gradients"]
+    assert seconds(advice) == pytest.approx((1.493, 1.493 - 0.515))
+
+
+def test_of_what_hides_behind_backward_more_hides_when_it_is_shorter(advice_of):
+    # 1.232 s under way, 0.2 s of it hidden: with 0.617 s under way 0.417 s stay exposed.
+    step = {**NETWORK, "communication": {"seconds": 1.233}}
+    advice = advice_of(step=step)["half precision gradients"]
+    assert seconds(advice) == pytest.approx((1.493, 0.461 + 0.002 + 1.230 / 2 - 0.2))
+
+
+def test_accumulating_exchanges_once_in_four(advice_of):
+    advice = advice_of(step=NETWORK)["exchange once in 4 micro-batches"]
+    assert advice.how == "--set train.accumulate=4"
+    assert seconds(advice) == pytest.approx((1.493, 0.46 + 1.033 / 4))
+
+
+def test_a_run_that_accumulates_already_is_told_more(advice_of):
+    advice = advice_of(step=NETWORK, recipe={"train": {"accumulate": 2}})["exchange once in 8 micro-batches"]
+    assert advice.how == "--set train.accumulate=8"
+    assert seconds(advice) == pytest.approx((1.493 / 2, (0.46 + 1.033 / 4) / 2))
+
+
+def test_one_worker_where_the_network_eats_all(advice_of):
+    advice = advice_of(step={"phases": {"exposed_communication": 5.0}})["one worker instead of 2"]
+    assert seconds(advice) == pytest.approx((5.47 / 2, 0.46))
+
+
+def test_not_one_worker_where_two_are_faster(advice_of):
+    # 0.76 s for two micro-batches are better than 0.46 s for one.
+    assert "one worker instead of 2" not in advice_of(step={"phases": {"exposed_communication": 0.29}})
+
+
+def test_larger_buckets_against_latency_alone(advice_of):
+    communication = {"agreement_moving_seconds": 0.04, "num_collectives": 11}
+    step = {"phases": {"exposed_communication": 0.4, "agreement": 0.04}, "communication": communication}
+    advice = advice_of(step=step)["fewer"]
+    assert advice.how == "--set sync.bucket_megabytes=100"
+    assert seconds(advice) == pytest.approx((0.9, 0.9 - 0.4 + 0.1))
+
+
+def test_more_processes_that_decode(advice_of):
+    # Half of 1 s waits for pictures that two processes decode: 2 s of decoding need 4 processes to take 0.5 s.
+    recipe = {"task": {"name": "classification"}, "batching": {"processes": 2}}
+    advice = advice_of(step={"phases": {"data": 0.5, "other": 0.02}}, recipe=recipe)["more processes that decode"]
+    assert advice.how == "--set batching.processes=4"
+    assert seconds(advice) == pytest.approx((1.0, 0.5))
+
+
+def test_a_translator_has_no_such_processes(advice_of):
+    assert list(advice_of(step={"phases": {"data": 0.5}})) == ["input that keeps up"]
+
+
+def slow_rank(rank: int, step: int) -> dict[str, Any]:
+    if rank == 2:
+        return {"phases": {"forward": 2.15}, "own_target_tokens": 6000, "cpu_seconds": 2.44}
+    return {"phases": {"exposed_communication": 2.03}, "communication": {"waiting_seconds": 2.0}}
+
+
+def test_the_straggler_mended_or_left_out(advice_of):
+    advice = advice_of(num_workers=3, step=slow_rank)
+    assert seconds(advice["batches of equal length for all ranks"]) == pytest.approx((2.5, 0.5))
+    # Three micro-batches in 2.5 s, or two in 0.5 s.
+    assert seconds(advice["go on without rank 2"]) == pytest.approx((2.5 / 3, 0.5 / 2))
+
+
+def test_evaluating_a_quarter_as_often(advice_of):
+    evaluations = {step: {"seconds": 4.0} for step in (10, 20, 30, 40, 50)}
+    advice = advice_of(evaluations=evaluations, recipe={"evaluate": {"every": "10 steps"}})
+    # 0.5 s and a tenth of 4 s by the step
+    assert seconds(advice["evaluate a quarter as often"]) == pytest.approx((0.9, 0.6))
+    assert advice["evaluate a quarter as often"].how == '--set evaluate.every="40 steps"'
+    # 200 of 500 sentences
+    assert seconds(advice["translate fewer sentences"]) == pytest.approx((0.9, 0.5 + 0.4 * 200 / 500))
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [({"every": "10 steps"}, "checkpoint.every"), ({}, "evaluate.every")], ids=["own", "shared"]
+)
+def test_saving_less_often(advice_of, table, key):
+    checkpoints = {step: {"seconds": 4.0} for step in (10, 20, 30, 40, 50)}
+    recipe = {"checkpoint": table, "evaluate": {"every": "10 steps"}}
+    advice = advice_of(num_workers=1, checkpoints=checkpoints, recipe=recipe)["save a quarter as often"]
+    assert advice.how == f'--set {key}="40 steps"'
+    # One worker has no network: 0.46 s a step.
+    assert seconds(advice) == pytest.approx((0.46 + 0.4, 0.46 + 0.1))
+
+
+def test_a_longer_run_instead_of_many_short_ones(advice_of):
+    (advice,) = advice_of(num_steps=20, started={"seconds": 30.0}).values()
+    assert seconds(advice) == pytest.approx((40 / 20, (30 + 4 * 10) / 80))
+
+
+def test_mixed_precision_on_a_gpu_that_has_it_off(advice_of):
+    gpu = {"step": {"sampled": True}, "summary": {"device": "cuda"}}
+    advice = advice_of(**gpu)["mixed precision"]
+    assert seconds(advice) == pytest.approx((0.5, 0.5 - 0.22))
+
+
+@pytest.mark.parametrize("summary", [{"device": "cpu"}, {"device": "cuda", "precision": "bf16"}], ids=["cpu", "bf16"])
+def test_not_where_it_is_on_or_emulated(advice_of, summary):
+    assert "mixed precision" not in advice_of(step={"sampled": True}, summary=summary)
+
+
+def test_idle_cores_could_compute(advice_of):
+    idle = {"sample": {"cpu_percent": [25.0] * 8}, "about": {"cores": 8}}
+    advice = advice_of(**idle)["more threads for each worker"]
+    assert advice.how == "--set train.threads=4"
+    assert seconds(advice) == pytest.approx((0.5, 0.5 - 0.44 * 3 / 4))
+
+
+def test_busy_cores_could_not(advice_of):
+    assert "more threads for each worker" not in advice_of(about={"cores": 8}, sample={"cpu_percent": [95.0] * 8})
+
+
+def test_a_second_machine_pays_for_its_exchange(advice_of):
+    # 1.5 million parameters are 6 MB: 48 ms at 1 Gbit/s.
+    (advice,) = advice_of(num_workers=1).values()
+    assert seconds(advice) == pytest.approx((0.46, (0.46 + 0.048) / 2))
+
+
+def test_twice_the_machines_send_half_as_much_again(advice_of):
+    # From 2 to 4 workers: 2 x 1/2 -> 2 x 3/4 of the gradient, and twice the latency: 37 x 1.5 + 2 x 2 ms.
+    advice = advice_of()["twice as many machines like these"]
+    assert seconds(advice) == pytest.approx((0.5 / 2, (0.5 - 0.039 + 0.037 * 1.5 + 0.004) / 4))
+
+
+def test_the_last_collective_has_nothing_to_hide_behind():
+    # Four collectives of 1 s, 3 s of them hidden: as half, 2 s could all hide, but the last begins at the end.
+    exchange = Exchange(seconds=4.0, exposed=1.0, latency=0.0, num_collectives=4, num_bytes=1.0)
+    assert exchange.exposed_if(bytes_factor=0.5) == pytest.approx(0.5)
+
+
+def test_nothing_is_advised_that_would_not_be_felt(advice_of):
+    assert all(advice.gain >= 1.03 for advice in advice_of().values())
+
+
+def test_cores_for_all_that_runs(advice_of):
+    advice = advice_of(step={"run_delay_seconds": 0.2})["a core for every thread"]
+    assert seconds(advice) == pytest.approx((0.5, 0.3))
