@@ -242,7 +242,7 @@ def report(
         Literal["html", "markdown", "json"] | None, typer.Option("--format", help="Else by the ending of the file.")
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Show it live in a browser on this machine.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve; 0 is any that is free.")] = 8765,
 ) -> None:
     """Answer what a run is asked: how long, how good, fully trained, over-fitting, what bound it.
 

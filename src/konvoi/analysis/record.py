@@ -34,6 +34,7 @@ class Steps:
         """A step that was repeated after a resume counts as it went the last time."""
         self._events = [event for _, event in sorted({event["step"]: event for event in events}.items())]
         self._columns: dict[str, Floats] = {}
+        self._whole: tuple[Steps, NDArray[np.intp]] | None = None
 
     def __len__(self) -> int:
         return len(self._events)
@@ -41,9 +42,15 @@ class Steps:
     def __getitem__(self, name: str) -> Floats:
         """steps["loss"], steps["phases.data"], steps["communication.waiting_seconds"]"""
         if name not in self._columns:
-            values = [_number(_nested(event, name)) for event in self._events]
-            self._columns[name] = np.array(values, dtype=np.float64)
+            self._columns[name] = self._column(name)
         return self._columns[name]
+
+    def _column(self, name: str) -> Floats:
+        if self._whole:
+            # A part is cut out of the whole's column, which is read from the events only once.
+            steps, places = self._whole
+            return steps[name][places]
+        return np.array([_number(_nested(event, name)) for event in self._events], dtype=np.float64)
 
     @property
     def numbers(self) -> Floats:
@@ -53,10 +60,16 @@ class Steps:
         return bool(np.isfinite(self[name]).any())
 
     def last(self, count: int) -> Steps:
-        return Steps(self._events[-count:])
+        return self._part(np.arange(len(self))[-count:])
 
     def where(self, keep: NDArray[np.bool_]) -> Steps:
-        return Steps(event for event, kept in zip(self._events, keep, strict=True) if kept)
+        return self._part(np.flatnonzero(keep))
+
+    def _part(self, places: NDArray[np.intp]) -> Steps:
+        part = Steps()
+        part._events = [self._events[place] for place in places]
+        part._whole = (self, places)
+        return part
 
 
 @dataclass

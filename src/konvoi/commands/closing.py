@@ -73,8 +73,9 @@ def _size_bytes(folder: Path) -> int:
 
 def _samples(evaluation: Scores) -> Iterator[str]:
     for sample in evaluation.get("samples", [])[:MAX_SAMPLES]:
-        yield ""
-        yield aligned([(key, sample[key]) for key in ("source", "translation", "reference")])
+        if "translation" in sample:
+            yield ""
+            yield aligned([(key, sample[key]) for key in ("source", "translation", "reference")])
 
 
 def _further(run: RunDirectory) -> Iterator[str]:

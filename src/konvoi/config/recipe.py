@@ -18,7 +18,19 @@ from konvoi.config.section import Section
 from konvoi.config.sections import Checkpoint, Evaluate, Optim, Telemetry, Train
 from konvoi.errors import RecipeError, UserError, did_you_mean
 
-SECTIONS = ("task", "data", "model", "batching", "optim", "schedule", "train", "evaluate", "checkpoint", "sync", "telemetry")
+SECTIONS = (
+    "task",
+    "data",
+    "model",
+    "batching",
+    "optim",
+    "schedule",
+    "train",
+    "evaluate",
+    "checkpoint",
+    "sync",
+    "telemetry",
+)
 
 
 class Recipe(Section):

@@ -20,6 +20,7 @@ from konvoi.config.sections import Evaluate as BaseEvaluate
 from konvoi.data.home import konvoi_home
 from konvoi.errors import DataError, RunError, did_you_mean
 from konvoi.evaluate.accuracy import Confusion
+from konvoi.evaluate.picture_samples import PictureSamples
 from konvoi.folder import read_json, write_json
 from konvoi.image_input.augment import View
 from konvoi.image_input.pipeline import EvaluationInput, TrainInput
@@ -110,6 +111,8 @@ class Evaluate(BaseEvaluate):
     """Pictures per batch."""
     resize: PositiveInt | None = None
     """The shorter side before the middle is cut out; size x 256 / 224 unless given."""
+    samples: NonNegativeInt = 6
+    """Pictures that an evaluation keeps for the report, with the model's guess."""
 
 
 @dataclass
@@ -293,10 +296,19 @@ class Task:
 
     def evaluate(self, model: nn.Module, team: Team) -> dict[str, Any]:
         """Loss and accuracies on the split that the recipe names; every rank does its share and knows the whole."""
-        scores, confusion = self.score(model, team)
+        samples = PictureSamples(self.settings.samples, self._num_own(team), self.set.words)
+        scores, confusion = self.score(model, team, samples)
+        if samples.samples:
+            scores["samples"] = samples.samples
         return {**scores, "accuracy_1": confusion.accuracy_1, "accuracy_5": confusion.accuracy_5}
 
-    def score(self, model: nn.Module, team: Team) -> tuple[dict[str, Any], Confusion]:
+    def _num_own(self, team: Team) -> int:
+        """Pictures of this rank's share of an evaluation."""
+        return len(self.set.entries(self.settings.split)) // team.size
+
+    def score(
+        self, model: nn.Module, team: Team, samples: PictureSamples | None = None
+    ) -> tuple[dict[str, Any], Confusion]:
         size, settings = self.batching.size, self.settings
         pictures = EvaluationInput(
             self.set,
@@ -313,6 +325,9 @@ class Task:
             labels = batch.labels.to(self.device)
             loss_sum += float(F.cross_entropy(logits, labels, reduction="sum"))
             confusion.add(batch.labels.numpy(), logits.cpu().numpy())
+            if samples:
+                pixels = batch.images.permute(0, 2, 3, 1).numpy()
+                samples.add(pixels, batch.labels.numpy(), logits.softmax(1).cpu().numpy())
         (loss_sum,) = team.sum([loss_sum])
         confusion = Confusion.merged(team.gather(confusion))
         scores: dict[str, Any] = {"loss": loss_sum / max(1, confusion.num_images), "images": confusion.num_images}
