@@ -38,6 +38,7 @@ from konvoi.parallel import usable_cores
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config as DdpConfig
 from konvoi.sync.ddp import Sync
+from konvoi.telemetry.timeline import Timeline
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 NUM_CLASSES, SIDE = 10, 128
@@ -116,7 +117,7 @@ def konvoi_with_torchs_convolutions() -> Contender:
 def konvoi_worker() -> Contender:
     """One of two that share the batch, each with one thread: no thread waits for another within a step."""
     contender = konvoi()
-    contender.model = Sync(DdpConfig(), Team(from_environment())).wrap(contender.model)
+    contender.model = Sync(DdpConfig(), Team(from_environment()), Timeline()).wrap(contender.model)
     return contender
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from konvoi.models import _conv_kernels
-from konvoi.models._conv_kernels import FEWEST_TILES, Convolution, convolution_3x3
+from konvoi.models._conv_kernels import (
+    FEWEST_TILES,
+    Convolution,
+    convolution_3x3,
+    halving_convolution_3x3,
+    norm_add_relu,
+    norm_relu,
+)
 
 CHANNELS_LAST = torch.channels_last
 
@@ -107,16 +114,77 @@ def test_a_few_tiles_are_convolved_the_plain_way() -> None:
     assert type(convolution_3x3(many, weight).grad_fn).__name__ == "_Convolution3x3Backward"
 
 
-@pytest.mark.parametrize(("kernel", "stride", "is_own"), [(3, 1, True), (3, 2, False), (1, 1, False), (7, 2, False)])
-def test_only_3x3_with_stride_1_has_a_way_of_its_own(kernel: int, stride: int, is_own: bool) -> None:
-    layer, x = Convolution(16, 4, kernel, stride).double(), pictures(FEWEST_TILES, 16, 4, 4)
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(("height", "width"), SIDES)
+def test_a_halving_convolution_and_its_gradients_are_the_plain_ones(height: int, width: int) -> None:
+    x, weight = pictures(3, 5, height, width).requires_grad_(), numbers(4, 5, 3, 3).requires_grad_()
+    found, expected = halving_convolution_3x3(x, weight), functional.conv2d(x, weight, stride=2, padding=1)
+    assert type(found.grad_fn).__name__ == "_HalvingConvolution3x3Backward"
+    torch.testing.assert_close(found, expected)
+    slopes = numbers(*found.shape)
+    grad_x, grad_weight = torch.autograd.grad(found, (x, weight), slopes)
+    plain_x, plain_weight = torch.autograd.grad(expected, (x, weight), slopes)
+    torch.testing.assert_close(grad_x, plain_x)
+    torch.testing.assert_close(grad_weight, plain_weight)
+    assert grad_x.is_contiguous(memory_format=CHANNELS_LAST) and grad_weight.is_contiguous()
+
+
+@pytest.mark.usefixtures("always")
+def test_a_halving_convolution_counts_the_pictures_of_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 5 x 7 px become 3 x 4, each of which meets 9 x 2 numbers: 216 a picture; chunks of 2, 2 and 1
+    monkeypatch.setattr(_conv_kernels, "MET_NUMBERS_PER_CHUNK", 2 * 216)
+    x, weight = pictures(5, 2, 5, 7).requires_grad_(), numbers(3, 2, 3, 3).requires_grad_()
+    assert torch.autograd.gradcheck(halving_convolution_3x3, (x, weight))
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("convolve", [convolution_3x3, halving_convolution_3x3])
+def test_pictures_that_need_no_gradient_get_none(convolve: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x, weight = pictures(2, 3, 8, 8), numbers(4, 3, 3, 3).requires_grad_()
+    convolve(x, weight).sum().backward()  # type: ignore[no-untyped-call]
+    stride = 1 if convolve is convolution_3x3 else 2
+    expected = functional.conv2d(x, torch.ones_like(weight), stride=stride, padding=1)[:, :1]
+    # The slope of a sum of products with a weight is the sum of what it meets; over all nine, what all ones would find.
+    torch.testing.assert_close(weight.grad.sum(), 4 * expected.sum())  # type: ignore[union-attr]
+    assert x.grad is None
+
+
+OWN_WAYS = [
+    (16, 3, 1, "_Convolution3x3Backward"),
+    (128, 3, 2, "_HalvingConvolution3x3Backward"),
+    (8, 3, 1, "ConvolutionBackward0"),
+    (64, 3, 2, "ConvolutionBackward0"),
+    (16, 1, 1, "ConvolutionBackward0"),
+    (16, 7, 2, "ConvolutionBackward0"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "kernel", "stride", "way"), OWN_WAYS)
+def test_only_3x3_with_enough_channels_has_a_way_of_its_own(inputs: int, kernel: int, stride: int, way: str) -> None:
+    layer, x = Convolution(inputs, 4, kernel, stride).double(), pictures(FEWEST_TILES, inputs, 4, 4)
     out = layer(x)
-    assert (type(out.grad_fn).__name__ == "_Convolution3x3Backward") == is_own
+    assert type(out.grad_fn).__name__ == way
     torch.testing.assert_close(out, functional.conv2d(x, layer.weight, stride=stride, padding=kernel // 2))
 
 
-def test_under_autocast_it_is_torchs() -> None:
-    layer = Convolution(16, 4, 3)
+def test_a_norm_with_what_follows_is_the_plain_chain_and_leaves_its_inputs() -> None:
+    norm, x, residual = nn.BatchNorm2d(3).double(), pictures(4, 3, 5, 5).requires_grad_(), pictures(4, 3, 5, 5) + 1
+    residual.requires_grad_()
+    x_before, residual_before = x.detach().clone(), residual.detach().clone()
+    for found, expected in [
+        (norm_relu(norm, x), functional.relu(norm(x))),
+        (norm_add_relu(norm, x, residual), functional.relu(norm(x) + residual)),
+    ]:
+        torch.testing.assert_close(found, expected)
+        own = torch.autograd.grad(found.square().sum(), (x, residual), allow_unused=True)
+        plain = torch.autograd.grad(expected.square().sum(), (x, residual), allow_unused=True)
+        torch.testing.assert_close(own, plain)
+    assert torch.equal(x, x_before) and torch.equal(residual, residual_before)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_under_autocast_it_is_torchs(stride: int) -> None:
+    layer = Convolution(128, 4, 3, stride)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = layer(pictures(FEWEST_TILES, 16, 4, 4, dtype=torch.float32))
+        out = layer(pictures(FEWEST_TILES, 128, 4, 4, dtype=torch.float32))
     assert out.dtype == torch.bfloat16
