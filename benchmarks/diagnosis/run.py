@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import CAUSES, Case, cases
+from early import cut
 from faults import Healthy, Setting, setting_of
 from hosts import check_root
 from training import Measured, train
@@ -33,6 +34,8 @@ from training import Measured, train
 RESULTS = Path(__file__).with_name("results.jsonl")
 # More than that makes a straggler, or slows everything, by itself.
 MOST_OTHERS_CORES = 0.3
+# A verdict should be right by then, however long the run goes on.
+EARLY_STEPS = 50
 
 
 def main() -> None:
@@ -82,8 +85,7 @@ def run_one(case: Case, seed: int, folder: Path) -> dict[str, Any]:
         # Of a case that was stopped before its end.
         shutil.rmtree(path)
     measured = train(case, setting, path)
-    said = diagnose(path)
-    return row_of(case, seed, setting, measured, said)
+    return row_of(case, seed, setting, measured, diagnose(path), diagnose_early(path))
 
 
 def run_name(case: Case, seed: int) -> str:
@@ -111,10 +113,21 @@ def diagnose(path: Path) -> dict[str, Any]:
     return said
 
 
-def row_of(case: Case, seed: int, setting: Setting, measured: Measured, said: dict[str, Any]) -> dict[str, Any]:
+def diagnose_early(path: Path) -> dict[str, Any]:
+    """After the first steps only."""
+    with tempfile.TemporaryDirectory() as folder:
+        return diagnose(cut(path, Path(folder) / "run", EARLY_STEPS))
+
+
+def is_right(case: Case, said: dict[str, Any]) -> bool:
+    return said["verdict"] == case.verdict and (case.culprit is None or said.get("rank") == case.culprit)
+
+
+def row_of(
+    case: Case, seed: int, setting: Setting, measured: Measured, said: dict[str, Any], early: dict[str, Any]
+) -> dict[str, Any]:
     cause = CAUSES[case.cause]
     cause_seconds = seconds_of_cause(case, setting, measured, healthy_of(case, seed))
-    is_right = said["verdict"] == cause.verdict and (case.culprit is None or said.get("rank") == case.culprit)
     return {
         "seed": seed,
         "number": case.number,
@@ -125,8 +138,9 @@ def row_of(case: Case, seed: int, setting: Setting, measured: Measured, said: di
         "injected": str(setting),
         "truth": {"verdict": cause.verdict, "kind": cause.kind, "rank": case.culprit, "why": cause.why},
         "said": {key: said.get(key) for key in ("verdict", "confidence", "kind", "rank", "host", "why")},
-        "right": is_right,
-        **({} if is_right else {"everything_said": said}),
+        "right": is_right(case, said),
+        "right_early": is_right(case, early),
+        **({} if is_right(case, said) else {"everything_said": said}),
         "void": why_void(case, cause_seconds, measured),
         "cause_seconds": cause_seconds,
         "measured": dataclasses.asdict(measured),
@@ -175,7 +189,8 @@ def outcome(row: dict[str, Any]) -> str:
 
 
 def print_table(found: Sequence[dict[str, Any]]) -> None:
-    print("| cause | cases | void | right | kind or why right |\n| --- | ---: | ---: | ---: | ---: |")
+    header = ("cause", "cases", "void", "right", f"right after {EARLY_STEPS} steps", "kind or why right")
+    print(f"| {' | '.join(header)} |\n| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in CAUSES:
         print(table_line(name, [row for row in found if row["cause"] == name]))
     print(table_line("all", found))
@@ -191,11 +206,11 @@ def print_table(found: Sequence[dict[str, Any]]) -> None:
 
 def table_line(name: str, group: Sequence[dict[str, Any]]) -> str:
     valid = [row for row in group if not row["void"]]
-    num_right = sum(row["right"] for row in valid)
+    num_right, num_early = (sum(row[key] for row in valid) for key in ("right", "right_early"))
     detailed = [row for row in valid if row["truth"]["kind"] or row["truth"]["why"]]
     num_detailed_right = sum(is_right_in_detail(row) for row in detailed)
     detail = f"{num_detailed_right} of {len(detailed)}" if detailed else ""
-    return f"| {name} | {len(valid)} | {len(group) - len(valid)} | {num_right} | {detail} |"
+    return f"| {name} | {len(valid)} | {len(group) - len(valid)} | {num_right} | {num_early} | {detail} |"
 
 
 def is_right_in_detail(row: dict[str, Any]) -> bool:
