@@ -160,8 +160,8 @@ class RunRecord:
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """By step; one that was repeated after a resume as it went the last time."""
-        by_step = {event.get("step", 0): event for event in self.first.evaluations}
-        return [event for _, event in sorted(by_step.items())]
+        by_step = {step: event for event in self.first.evaluations if isinstance(step := event.get("step"), int)}
+        return [by_step[step] for step in sorted(by_step)]
 
     @property
     def num_workers(self) -> int:
@@ -199,17 +199,17 @@ def _read_rank(file: Path) -> RankRecord:
         elif kind in lists:
             lists[kind].append(event)
             if kind == "restart":
-                _forget_after(event.get("step") or 0, histories)
+                _forget_after(_number(event.get("step")), histories)
         elif kind in ("finished", "interrupted"):
             record.ending = event
     record.steps = Steps(steps)
     return record
 
 
-def _forget_after(step: int, histories: tuple[list[dict[str, Any]], ...]) -> None:
-    """Whoever goes back to a step gives up what came after it."""
+def _forget_after(step: float, histories: tuple[list[dict[str, Any]], ...]) -> None:
+    """Whoever goes back to a step gives up what came after it; what has no step stays."""
     for events in histories:
-        events[:] = [event for event in events if (event.get("step") or 0) <= step]
+        events[:] = [event for event in events if not _number(event.get("step")) > step]
 
 
 def _read_host(file: Path) -> HostRecord:
