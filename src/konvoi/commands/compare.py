@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ from konvoi.analysis.comparison import Comparison, Standing
 from konvoi.analysis.comparison import compare as comparison_of
 from konvoi.analysis.record import RunRecord
 from konvoi.analysis.wording import figures, metric_name, percent, score
-from konvoi.commands.output import aligned, print_json
-from konvoi.errors import MachineError, UserError
-from konvoi.folder import write_whole
+from konvoi.commands.output import aligned, print_json, write_output
+from konvoi.errors import UserError
 from konvoi.report import html
 from konvoi.report.comparison_page import build, machines, same_score_time, value_words
 from konvoi.telemetry.events import finite
@@ -28,21 +26,12 @@ def compare(runs: list[Path], price_per_hour: float | None, output: Path | None,
         raise UserError("one run has nothing to be compared with", hint="name two runs or more: konvoi compare A B")
     found = comparison_of([RunRecord.read(run) for run in runs], price_per_hour)
     if output is not None:
-        _write(output, html.write(build(found)))
+        write_output(output, html.write(build(found)))
         typer.echo(f"wrote {output}", err=True)
     if as_json:
         print_json(finite(found.as_json()))
     else:
         typer.echo("\n".join(_lines(found)))
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        write_whole(file, text)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise MachineError(f"{file} cannot be written: {error.strerror}", hint="name another file with -o") from None
 
 
 def _lines(found: Comparison) -> Iterator[str]:

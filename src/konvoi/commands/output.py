@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from konvoi.errors import MachineError
+from konvoi.folder import write_whole
 from konvoi.stages import BYTES, Report, silent
 
 if TYPE_CHECKING:
@@ -18,6 +22,16 @@ if TYPE_CHECKING:
 
 def print_json(content: object) -> None:
     typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def write_output(file: Path, text: str) -> None:
+    """Where the user said with -o; a full disk is explained elsewhere."""
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise MachineError(f"{file} cannot be written: {error.strerror}", hint="name another file with -o") from None
 
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -10,8 +9,8 @@ from typing import Literal
 import typer
 
 from konvoi.analysis.record import RunRecord
-from konvoi.errors import MachineError, UserError
-from konvoi.folder import write_whole
+from konvoi.commands.output import write_output
+from konvoi.errors import UserError
 from konvoi.report import as_json, html, markdown
 from konvoi.report.blocks import Page
 from konvoi.report.page import build
@@ -30,7 +29,7 @@ def report(run: Path, output: Path | None, form: Format | None) -> None:
         typer.echo(text, nl=False)
         return
     file = output or Path("report.html")
-    _write(file, text)
+    write_output(file, text)
     typer.echo(f"wrote {file} ({len(text.encode()) / 1000:,.0f} kB)", err=True)
 
 
@@ -50,12 +49,3 @@ def _format_of(output: Path | None) -> Format:
     if output.suffix.lower() not in SUFFIXES:
         raise UserError(f"{output}: cannot tell the format by its ending", hint="add --format html, markdown or json")
     return SUFFIXES[output.suffix.lower()]
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        write_whole(file, text)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise MachineError(f"{file} cannot be written: {error.strerror}", hint="name another file with -o") from None
