@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn import functional
 
 from konvoi.models.resnet import BLOCKS, Block, Config, Model, flops, num_parameters
 
@@ -90,10 +91,32 @@ def test_it_has_as_many_parameters_as_torchvisions(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", PARAMETERS)
-@pytest.mark.parametrize("stem", ["imagenet", "small"])
+@pytest.mark.parametrize("stem", ["imagenet", "deep", "small"])
 def test_the_formula_counts_the_parameters_of_every_kind(depth: int, stem: str) -> None:
     model = on_meta(num_classes=7, depth=depth, stem=stem)
     assert num_parameters(model.config, 7) == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_deep_stem_sees_as_far_as_7_x_7_and_leaves_as_much() -> None:
+    # 3 x 3 of stride 2, then twice 3 x 3 on every other pixel: 3 + 2 * 2 + 2 * 2 = 11 pixels wide, at half the size.
+    deep, plain = on_meta(depth=18, stem="deep"), on_meta(depth=18)
+    assert [conv.kernel_size for conv in deep.conv1.modules() if isinstance(conv, nn.Conv2d)] == [(3, 3)] * 3
+    picture = torch.empty(1, 3, 64, 64, device="meta")
+    assert deep.conv1(picture).shape == plain.conv1(picture).shape == (1, 64, 32, 32)
+
+
+@pytest.mark.parametrize("side", [8, 7])
+def test_an_average_shortcut_takes_the_mean_of_four_pixels(side: int) -> None:
+    model = Model(Config(depth=18, shortcut="average"), num_classes=3)
+    around = model.layer2[0].downsample.eval()
+    x = torch.randn(2, 64, side, side)
+    # An odd side has half a window at its edge.
+    means = functional.interpolate(x, size=(4, 4), mode="area") if side == 8 else None
+    out = around(x)
+    assert out.shape == (2, 128, 4, 4)
+    if means is not None:
+        convolution, norm = around
+        torch.testing.assert_close(out, norm(functional.conv2d(means, convolution.weight)))
 
 
 @pytest.mark.parametrize("depth", [18, 50])

@@ -33,7 +33,7 @@ def make():
 PROGRAM = """
 import json, sys
 import torch
-from konvoi.cluster.world import from_environment
+from konvoi.world import from_environment
 from konvoi.sync import Team
 
 torch.set_num_threads(1)

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional
 
 from konvoi.config.section import Section
 from konvoi.models._conv_kernels import Convolution, norm_add_relu, norm_relu
@@ -32,8 +33,11 @@ class Config(Section):
     name: Literal["resnet"] = "resnet"
     depth: Literal[18, 34, 50, 101] = 50
     """Layers with weights; from 50 on a block is a bottleneck of three convolutions."""
-    stem: Literal["imagenet", "small"] = "imagenet"
-    """7 x 7 and a max-pool, which leave a quarter of each side; or 3 x 3, which leaves all of it, for 28 to 64 px."""
+    stem: Literal["imagenet", "deep", "small"] = "imagenet"
+    """7 x 7 and a max-pool, which leave a quarter of each side; deep: three 3 x 3 in place of the 7 x 7; small: one
+    3 x 3, which leaves all of the picture, for 28 to 64 px."""
+    shortcut: Literal["strided", "average"] = "strided"
+    """Around a block that halves the picture: every other pixel, or the mean of four."""
     width: PositiveInt = 64
     """Channels of the stem and the first stage; each further stage has twice those of the one before."""
     zero_init_residual: bool = False
@@ -52,12 +56,16 @@ class Config(Section):
         return STAGE_FACTORS[-1] * self.width * self.expansion
 
     @property
-    def stem_kernel(self) -> int:
-        return 7 if self.stem == "imagenet" else 3
+    def stem_stride(self) -> int:
+        """Of its first convolution, and of the max-pool behind it, if there is one."""
+        return 1 if self.stem == "small" else 2
 
     @property
-    def stem_stride(self) -> int:
-        return 2 if self.stem == "imagenet" else 1
+    def stem_convolutions(self) -> list[tuple[int, int, int]]:
+        """Channels in and out, and the kernel's side; the first one has the stride."""
+        if self.stem == "deep":
+            return [(3, self.width // 2, 3), (self.width // 2, self.width // 2, 3), (self.width // 2, self.width, 3)]
+        return [(3, self.width, 7 if self.stem == "imagenet" else 3)]
 
 
 @dataclass(frozen=True)
@@ -86,17 +94,36 @@ def stage_shapes(config: Config) -> list[list[BlockShape]]:
     return stages
 
 
-def downsample(shape: BlockShape, norm: type[nn.BatchNorm2d]) -> nn.Sequential | None:
+class Shortcut(nn.Sequential):
     """The way around a block whose output has another shape than its input."""
-    if not shape.has_downsample:
-        return None
-    return nn.Sequential(Convolution(shape.inputs, shape.outputs, 1, shape.stride), norm(shape.outputs))
+
+    def __init__(self, shape: BlockShape, norm: type[nn.BatchNorm2d], config: Config) -> None:
+        self.pool = shape.stride if config.shortcut == "average" else 1
+        super().__init__(Convolution(shape.inputs, shape.outputs, 1, shape.stride // self.pool), norm(shape.outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pool > 1:
+            # An odd side leaves half a window at the edge: the mean of what is there.
+            x = functional.avg_pool2d(x, self.pool, ceil_mode=True, count_include_pad=False)
+        convolution, norm = self
+        out: Tensor = norm(convolution(x))
+        return out
+
+
+def stem(config: Config, norm: type[nn.BatchNorm2d]) -> nn.Module:
+    """One convolution, or a chain of them with a batch norm and a ReLU between two."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, kernel in config.stem_convolutions:
+        if layers:
+            layers += [norm(inputs), nn.ReLU(inplace=True)]
+        layers.append(Convolution(inputs, outputs, kernel, config.stem_stride if not layers else 1))
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
 class Block(nn.Module):
     """What both kinds share."""
 
-    downsample: nn.Sequential | None
+    downsample: Shortcut | None
 
     def around(self, x: Tensor) -> Tensor:
         out: Tensor = self.downsample(x) if self.downsample is not None else x
@@ -109,13 +136,13 @@ class Block(nn.Module):
 class BasicBlock(Block):
     """Two 3 x 3 convolutions."""
 
-    def __init__(self, shape: BlockShape, norm: type[nn.BatchNorm2d]) -> None:
+    def __init__(self, shape: BlockShape, norm: type[nn.BatchNorm2d], config: Config) -> None:
         super().__init__()
         self.conv1 = Convolution(shape.inputs, shape.width, 3, shape.stride)
         self.bn1 = norm(shape.width)
         self.conv2 = Convolution(shape.width, shape.outputs, 3)
         self.bn2 = norm(shape.outputs)
-        self.downsample = downsample(shape, norm)
+        self.downsample = Shortcut(shape, norm, config) if shape.has_downsample else None
 
     def forward(self, x: Tensor) -> Tensor:
         out = norm_relu(self.bn1, self.conv1(x))
@@ -128,7 +155,7 @@ class BasicBlock(Block):
 class Bottleneck(Block):
     """1 x 1 to fewer channels, 3 x 3, 1 x 1 to more."""
 
-    def __init__(self, shape: BlockShape, norm: type[nn.BatchNorm2d]) -> None:
+    def __init__(self, shape: BlockShape, norm: type[nn.BatchNorm2d], config: Config) -> None:
         super().__init__()
         self.conv1 = Convolution(shape.inputs, shape.width, 1)
         self.bn1 = norm(shape.width)
@@ -136,7 +163,7 @@ class Bottleneck(Block):
         self.bn2 = norm(shape.width)
         self.conv3 = Convolution(shape.width, shape.outputs, 1)
         self.bn3 = norm(shape.outputs)
-        self.downsample = downsample(shape, norm)
+        self.downsample = Shortcut(shape, norm, config) if shape.has_downsample else None
 
     def forward(self, x: Tensor) -> Tensor:
         out = norm_relu(self.bn1, self.conv1(x))
@@ -150,7 +177,7 @@ class Bottleneck(Block):
 class Model(nn.Module):
     """Stem, four stages, the mean over the picture, one linear layer."""
 
-    EDGES = ("conv1.weight", "fc.weight")
+    EDGES = ("conv1.weight", "conv1.0.weight", "fc.weight")
     """What reads the input and what makes the output; see engine/optim.py."""
 
     def __init__(self, config: Config, num_classes: int) -> None:
@@ -158,8 +185,8 @@ class Model(nn.Module):
         self.config = config
         norm = SyncBatchNorm if config.sync_batch_norm else nn.BatchNorm2d
         block = BasicBlock if config.depth < 50 else Bottleneck
-        stages = [nn.Sequential(*(block(shape, norm) for shape in shapes)) for shapes in stage_shapes(config)]
-        self.conv1 = Convolution(3, config.width, config.stem_kernel, config.stem_stride)
+        stages = [nn.Sequential(*(block(shape, norm, config) for shape in shapes)) for shapes in stage_shapes(config)]
+        self.conv1 = stem(config, norm)
         self.bn1 = norm(config.width)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.fc = nn.Linear(config.num_features, num_classes)
@@ -175,8 +202,8 @@ class Model(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """[N,3,H,W] -> logits [N,classes]"""
         x = norm_relu(self.bn1, self.conv1(images.contiguous(memory_format=torch.channels_last)))
-        if self.config.stem == "imagenet":
-            x = nn.functional.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+        if self.config.stem != "small":
+            x = functional.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         logits: Tensor = self.fc(x.mean(dim=(2, 3)))
@@ -199,7 +226,8 @@ class ConvolutionShape:
 def convolution_shapes(config: Config) -> Iterator[ConvolutionShape]:
     """Every convolution of the model, without building it; each has a batch norm behind it."""
     shrinks_by = config.stem_stride
-    yield ConvolutionShape(3, config.width, config.stem_kernel, shrinks_by)
+    for inputs, outputs, kernel in config.stem_convolutions:
+        yield ConvolutionShape(inputs, outputs, kernel, shrinks_by)
     shrinks_by *= config.stem_stride  # the max-pool
     for shape in (shape for stage in stage_shapes(config) for shape in stage):
         before, shrinks_by = shrinks_by, shrinks_by * shape.stride
