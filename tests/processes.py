@@ -21,7 +21,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from konvoi.cluster.world import World
 from konvoi.config.recipe import Recipe, check
 from konvoi.data.text import Pair, read_tsv_pairs
 from konvoi.engine.setup import Run, build, close
@@ -29,6 +28,7 @@ from konvoi.engine.worker import work
 from konvoi.fetch.sets import KNOWN_SETS
 from konvoi.folder import write_json, write_whole
 from konvoi.run_directory import RunDirectory
+from konvoi.world import World
 
 NUM_PAIRS = 1500
 # Only against a hang: nothing here takes as long when all is well.

@@ -7,27 +7,37 @@ Every host has an interface eth0 with an address 10.77.0.N, wired to a switch in
 up among the machine's interfaces. A link has a rate (tc tbf on both of its ends, so it holds in both directions) or a
 delay (delay.py instead of the kernel's bridge: netem is a module that many kernels lack). All names begin with a
 prefix; what a killed run left is removed before the next one begins. Needs root and a Linux with cgroup v1 or v2.
+
+The network is that of the tests (tests/hosts.py); here are shares of the processor and delays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-INTERFACE = "eth0"
-NAMESPACES = Path("/run/netns")
+# Benchmarks are run as programs, which do not see the tests otherwise.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.hosts import (
+    INTERFACE,
+    add_namespace,
+    add_switch,
+    address_of,
+    end_all,
+    inside,
+    limit,
+    remove_namespaces,
+)
+
+__all__ = ["INTERFACE", "Host", "Network", "check_root", "end"]
+
 DELAY_PROGRAM = Path(__file__).with_name("delay.py")
-# As much as a small switch holds: TCP then finds the rate without losing much.
-QUEUE_BYTES = 256 * 1024
-# The bucket must hold what arrives between two ticks of the kernel's clock (4 ms), and one packet of a fast link.
-TICK_SECONDS, LEAST_BURST_BYTES = 0.004, 16 * 1024
 # The hosts together weigh little against other programs of the machine: as processes of nice 5 do.
 PROCESSOR_WEIGHT = 335
 GRACE_SECONDS = 5
@@ -68,9 +78,9 @@ class Host:
         """Words before a command: group, cores, namespace, host name; then the program itself, with its process id."""
         enter = 'echo $$ > "$1"; hostname "$2"; shift 2; exec "$@"'
         cores = ",".join(str(core) for core in sorted(self.cores))
-        inside = ["unshare", "--uts", "sh", "-ec", enter, "sh", str(self.group / "cgroup.procs"), self.name]
+        named = ["unshare", "--uts", "sh", "-ec", enter, "sh", str(self.group / "cgroup.procs"), self.name]
         # Outside of `ip netns exec`, which mounts a /sys of its own and hides the cgroups.
-        return ["taskset", "--cpu-list", cores, *inside, *_inside(self.namespace)]
+        return ["taskset", "--cpu-list", cores, *named, *inside(self.namespace)]
 
 
 @dataclass
@@ -108,84 +118,40 @@ class Network:
         return f"{self.prefix}-switch"
 
     def _build(self) -> None:
-        _ip("netns", "add", self.switch)
-        for number in range(self.num_hosts):
+        add_switch(self.switch, has_bridge=not self.delay_seconds)
+        for number in range(1, self.num_hosts + 1):
             self.hosts.append(self._new_host(number))
         if self.delay_seconds:
             self._delayer = self._start_delayer()
-        else:
-            self._bridge()
 
     def _new_host(self, number: int) -> Host:
         usable = sorted(os.sched_getaffinity(0))
-        cores = frozenset(self.cores[number] if self.cores else usable)
-        name = f"{self.prefix}-{number}"
-        host = Host(name, name, f"10.77.0.{number + 1}", cores, _new_group(name))
-        _ip("netns", "add", host.namespace)
-        port = ["peer", "name", f"port{number}", "netns", self.switch]
-        _ip("link", "add", INTERFACE, "netns", host.namespace, "type", "veth", *port)
-        _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", INTERFACE)
-        for namespace, device in ((host.namespace, "lo"), (host.namespace, INTERFACE), (self.switch, f"port{number}")):
-            _ip("-n", namespace, "link", "set", device, "up")
+        cores = frozenset(self.cores[number - 1] if self.cores else usable)
+        name = f"{self.prefix}-{number - 1}"
+        host = Host(name, name, address_of(number), cores, _new_group(name))
+        add_namespace(host.namespace, self.switch, number, has_bridge=not self.delay_seconds)
         if self.rate_megabits:
             limit(host.namespace, INTERFACE, self.rate_megabits)
             limit(self.switch, f"port{number}", self.rate_megabits)
         return host
 
-    def _bridge(self) -> None:
-        _ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
-        _ip("-n", self.switch, "link", "set", "bridge", "up")
-        for number in range(self.num_hosts):
-            _ip("-n", self.switch, "link", "set", f"port{number}", "master", "bridge")
-
     def _start_delayer(self) -> subprocess.Popen[bytes]:
-        ports = [f"port{number}" for number in range(self.num_hosts)]
+        ports = [f"port{number}" for number in range(1, self.num_hosts + 1)]
         program = [sys.executable, str(DELAY_PROGRAM), str(self.delay_seconds), *ports]
-        delayer = subprocess.Popen([*_inside(self.switch), *program], stdout=subprocess.PIPE)
+        delayer = subprocess.Popen([*inside(self.switch), *program], stdout=subprocess.PIPE)
         assert delayer.stdout is not None
         if delayer.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{DELAY_PROGRAM.name} did not start")
         return delayer
 
 
-def limit(namespace: str, device: str, rate_megabits: float) -> None:
-    """What leaves a device never exceeds a rate; given again, it replaces the former one."""
-    burst_bytes = max(LEAST_BURST_BYTES, int(rate_megabits * 1e6 / 8 * TICK_SECONDS))
-    sizes = ["burst", str(burst_bytes), "limit", str(QUEUE_BYTES + burst_bytes)]
-    rate = f"{round(rate_megabits * 1e6)}bit"
-    _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *sizes)
-
-
 def remove_leftovers(prefix: str) -> None:
     """Ends every process in the prefix's namespaces and groups and removes them, whoever made them."""
-    for namespace in _namespaces(prefix):
-        _end_all(int(word) for word in _run("ip", "netns", "pids", namespace).split())
-        _ip("netns", "delete", namespace)
+    remove_namespaces(prefix)
     for group in _groups().glob(f"{prefix}-*"):
-        _end_all(int(word) for word in (group / "cgroup.procs").read_text().split())
+        # A group with a process in it cannot be removed.
+        end_all([int(word) for word in (group / "cgroup.procs").read_text().split()])
         group.rmdir()
-
-
-def _namespaces(prefix: str) -> Iterator[str]:
-    if NAMESPACES.is_dir():
-        yield from sorted(path.name for path in NAMESPACES.glob(f"{prefix}-*"))
-
-
-def _end_all(process_ids: Iterator[int]) -> None:
-    """Kills them and waits until they are gone; a group with a process in it cannot be removed."""
-    for process_id in process_ids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process_id, signal.SIGKILL)
-        give_up_at = time.monotonic() + GRACE_SECONDS
-        while _runs(process_id) and time.monotonic() < give_up_at:
-            time.sleep(0.01)
-
-
-def _runs(process_id: int) -> bool:
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _groups() -> Path:
@@ -220,18 +186,3 @@ def check_root() -> None:
         sys.exit(
             "error: network namespaces, links and disks can be made by root only\nhint: sudo, or a container's root"
         )
-
-
-def _inside(namespace: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace]
-
-
-def _ip(*words: str) -> None:
-    _run("ip", *words)
-
-
-def _run(*words: str) -> str:
-    result = subprocess.run(words, capture_output=True, text=True)
-    if result.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
-    return result.stdout

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from konvoi.cluster.world import from_environment
 from konvoi.config.sections import Optim
 from konvoi.engine import optim
 from konvoi.engine.setup import keep_memory
@@ -39,6 +38,7 @@ from konvoi.sync import Team
 from konvoi.sync.ddp import Config as DdpConfig
 from konvoi.sync.ddp import Sync
 from konvoi.telemetry.timeline import Timeline
+from konvoi.world import from_environment
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 NUM_CLASSES, SIDE = 10, 128

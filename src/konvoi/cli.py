@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from konvoi import __version__, exit_codes
+from konvoi.commands.cluster import app as cluster_app
 from konvoi.commands.data import app as data_app
 from konvoi.commands.recipes import app as recipes_app
 from konvoi.errors import MachineError, UserError
@@ -77,9 +78,12 @@ app = typer.Typer(
 )
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(data_app, name="data")
+app.add_typer(cluster_app, name="cluster")
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A name of konvoi recipes list, or a .toml file.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, as in runs/demo-20261115-204512.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="BUNDLE|RUN", help="What konvoi export made, or a run directory.")]
+VariantName = Annotated[str | None, typer.Option(help="float32, float16 or int8 of a bundle; else its default.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a key of the recipe; may be given again."),
@@ -114,6 +118,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, else with the newest run.")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="With --resume: go on from this one, not the last.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
+    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="Train on the hosts of this file.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background; konvoi attach RUN looks.")] = False,
 ) -> None:
     """Train a model.
 
@@ -121,9 +127,61 @@ def train(
     """
     from konvoi.commands.train import Request, train
 
-    if checkpoint and not resume:
-        raise typer.BadParameter("makes sense only with --resume", param_hint="--checkpoint")
-    raise typer.Exit(train(Request(recipe, _with_workers(overrides, workers), run, resume, checkpoint, quiet)))
+    if cluster and workers:
+        raise typer.BadParameter("the cluster file says how many workers a host has", param_hint="--workers")
+    request = Request(recipe, _with_workers(overrides, workers), run, resume, checkpoint, quiet)
+    if cluster:
+        from konvoi.commands.train_cluster import train_cluster
+
+        raise typer.Exit(train_cluster(request, cluster, detach))
+    if detach:
+        from konvoi.commands.detach import train_detached
+
+        raise typer.Exit(train_detached(request))
+    raise typer.Exit(train(request))
+
+
+@app.command(epilog="Example: konvoi attach runs/demo-20261115-204512")
+def attach(run: RunPath) -> None:
+    """Show a run that goes on in the background, until it ends; Ctrl-C leaves it running."""
+    from konvoi.commands.attach import attach
+
+    raise typer.Exit(attach(run))
+
+
+@app.command(epilog="Example: konvoi stop runs/demo-20261115-204512")
+def stop(
+    run: RunPath,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for the step and its checkpoint.")] = False,
+) -> None:
+    """End a run on all of its hosts, with a checkpoint to go on from."""
+    from konvoi.commands.stop import stop
+
+    raise typer.Exit(stop(run, now))
+
+
+@app.command(epilog="Example: mpirun -n 4 -H a:2,b:2 konvoi worker demo --run runs/demo-mpi")
+def worker(
+    recipe: RecipeName,
+    run: Annotated[Path | None, typer.Option(help="The run directory; else runs/RECIPE-TIME.")] = None,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, else with the newest run.")] = False,
+    checkpoint: Annotated[str | None, typer.Option(help="With --resume: go on from this one, not the last.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
+) -> None:
+    """Be one worker of a training that mpirun, Slurm's srun or torchrun starts on every host."""
+    from konvoi.commands.train import Request
+    from konvoi.commands.worker import worker
+
+    raise typer.Exit(worker(Request(recipe, overrides or [], run, resume, checkpoint, quiet)))
+
+
+@app.command(hidden=True)
+def node(run: RunPath) -> None:
+    """Take part in a training as one of its hosts; konvoi train --cluster calls this over ssh."""
+    from konvoi.commands.node import node
+
+    raise typer.Exit(node(run))
 
 
 @app.command("eval", epilog="Example: konvoi eval runs/demo-20261115-204512 --checkpoint average")
@@ -149,39 +207,91 @@ def evaluate(
 
 @app.command(epilog='Example: konvoi translate runs/demo-20261115-204512 "Where is the station?"')
 def translate(
-    run: RunPath,
+    model: ModelPath,
     text: Annotated[list[str] | None, typer.Argument(help="Sentences, each in quotes; else standard input.")] = None,
     input_file: Annotated[Path | None, typer.Option("--input", help="A file with one sentence a line.")] = None,
     output_file: Annotated[Path | None, typer.Option("--output", help="Write here, once all is done.")] = None,
     beam: Beam = None,
+    num_best: Annotated[int, typer.Option(min=1, help="Translations of each sentence, with their scores.")] = 1,
+    documents: Annotated[bool, typer.Option("--documents", help="Lines are paragraphs: split into sentences.")] = False,
+    variant: VariantName = None,
     checkpoint: CheckpointName = "best",
 ) -> None:
     """Translate sentences: one line in, one line out.
 
-    Needs the run directory only.
+    Needs the bundle only (and no torch), or the run directory only.
     """
     from konvoi.commands.translate import translate
 
     if text and input_file:
         raise typer.BadParameter("give either TEXT or --input", param_hint="--input")
-    translate(run, checkpoint, text=text or [], input_file=input_file, output_file=output_file, beam=beam)
+    translate(
+        model,
+        checkpoint,
+        text=text or [],
+        input_file=input_file,
+        output_file=output_file,
+        beam=beam,
+        num_best=num_best,
+        documents=documents,
+        variant=variant,
+    )
 
 
 @app.command(epilog="Example: konvoi classify runs/demo-images-20261116-010203 shoe.png")
 def classify(
-    run: RunPath,
+    model: ModelPath,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
+    variant: VariantName = None,
     checkpoint: CheckpointName = "best",
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a picture: the likeliest classes with their probabilities.
 
-    Needs the run directory only.
+    Needs the bundle only (and no torch), or the run directory only.
     """
     from konvoi.commands.classify import classify
 
-    classify(run, checkpoint, images=images, num_classes=top, as_json=as_json)
+    classify(model, checkpoint, images=images, num_classes=top, variant=variant, as_json=as_json)
+
+
+@app.command(epilog="Example: konvoi export runs/demo-20261115-204512 --to en-de")
+def export(
+    run: RunPath,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The bundle's folder; it must not exist yet.")],
+    checkpoint: CheckpointName = "best",
+    precision: Annotated[str, typer.Option(help="Which to make, by comma: float32, float16, int8.")] = "float32,int8",
+    sentences: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="To verify with, where the run's own text is not here.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Take the place of the bundle that is there.")] = False,
+) -> None:
+    """Make a bundle of a run: a small folder that runs anywhere, without torch.
+
+    Verified against the trained model and measured before it is there.
+    """
+    from konvoi.commands.export import export
+
+    export(run, to, checkpoint, precisions=precision.split(","), sentences=sentences, force=force)
+
+
+@app.command(epilog="Example: konvoi serve en-de")
+def serve(
+    models: Annotated[list[Path], typer.Argument(metavar="BUNDLE|RUN...", help="One or several, chosen in the page.")],
+    host: Annotated[str, typer.Option(help="Where it listens; beyond this machine only with a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="KONVOI_TOKEN", help="What clients must know. Seen by all users of this host.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The token, in a file.")] = None,
+    variant: VariantName = None,
+    checkpoint: CheckpointName = "best",
+) -> None:
+    """Serve translation and pictures: a page for people and a REST service for programs."""
+    from konvoi.commands.serve import serve
+
+    serve(models, host=host, port=port, token=token, token_file=token_file, variant=variant, checkpoint=checkpoint)
 
 
 @app.command(epilog="Example: konvoi info multi30k-tiny --workers 4")

@@ -5,7 +5,10 @@
     ├── DataError             a corpus, a vocabulary, a prepared set
     ├── RunError              a run directory
     │   └── CheckpointError   a checkpoint that is missing or damaged
-    └── MachineError          disk, memory, devices, workers
+    ├── BundleError           a bundle that is missing, damaged or of another kind
+    ├── MachineError          disk, memory, devices, workers
+    └── ClusterError          cluster.toml, or several hosts together
+        └── HostError         one of its hosts, named
 
 Anything else that escapes is our own fault: exit code 1, with its traceback.
 """
@@ -47,8 +50,24 @@ class CheckpointError(RunError):
     """A checkpoint is missing or damaged."""
 
 
+class BundleError(UserError):
+    """A bundle is missing, damaged, or not for this."""
+
+
 class MachineError(UserError):
     """The machine lacks what the run needs: disk, memory, devices, workers."""
+
+
+class ClusterError(UserError):
+    """A cluster file, or what its hosts do together."""
+
+
+class HostError(ClusterError):
+    """What went wrong on one host; it is named before the problem."""
+
+    def __init__(self, host: str, problem: str, hint: str = "") -> None:
+        super().__init__(f"{host}: {problem}", hint)
+        self.host = host
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

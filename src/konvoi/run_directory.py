@@ -22,6 +22,8 @@ from konvoi.errors import RunError
 from konvoi.folder import read_json, write_whole
 
 FORMAT_VERSION = 1
+# What of data.json may differ from host to host though the data is the same.
+PLACES_AND_TIMES = {"files", "folder", "key", "made_at", "root", "warnings"}
 
 
 class RunDirectory:
@@ -74,6 +76,10 @@ class RunDirectory:
     def data(self) -> dict[str, Any]:
         """The prepared set, as it was described when the run began."""
         return read_json(self.data_file)
+
+    def data_content(self) -> dict[str, Any]:
+        """What the data is, wherever it lies."""
+        return {key: value for key, value in self.data().items() if key not in PLACES_AND_TIMES}
 
     def events_of(self, rank: int = 0) -> Iterator[dict[str, Any]]:
         return read_events(self.events / f"rank{rank}.jsonl")

@@ -12,6 +12,7 @@ from konvoi import __version__, cli
 
 COMMANDS = [
     ("train",),
+    *((name,) for name in ("attach", "stop", "worker", "node")),
     ("eval",),
     ("translate",),
     ("info",),
@@ -20,6 +21,7 @@ COMMANDS = [
     *(("recipes", name) for name in ("list", "show", "copy", "check")),
     ("classify",),
     *(("data", name) for name in ("list", "get", "prepare", "info")),
+    *(("cluster", name) for name in ("import", "show", "check", "setup", "exec", "ssh", "pull")),
 ]
 
 
@@ -37,7 +39,7 @@ def _children(command):
     return [(name,) for name in command.commands] if hasattr(command, "commands") else [()]
 
 
-@pytest.mark.parametrize("command", [(), ("recipes",), ("data",), *COMMANDS], ids=" ".join)
+@pytest.mark.parametrize("command", [(), ("recipes",), ("data",), ("cluster",), *COMMANDS], ids=" ".join)
 def test_every_command_has_help(konvoi, command):
     result = konvoi(*command, "--help")
     assert result.exit_code == 0
@@ -52,7 +54,9 @@ def test_an_unknown_command_is_a_usage_error(konvoi):
     assert konvoi("trian").exit_code == 2
 
 
-@pytest.mark.parametrize("command", [["--help"], ["runs"], ["recipes", "list"], ["data", "list"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["--help"], ["runs"], ["recipes", "list"], ["data", "list"], ["cluster", "--help"]], ids=" ".join
+)
 def test_quick_commands_do_not_import_torch(command, in_folder):
     result = python(
         "import sys\nfrom konvoi.cli import main\n"

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import konvoi
 from konvoi import registry
-from konvoi.cluster.world import World
 from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate
 from konvoi.errors import UserError
 from konvoi.sync import Team
 from konvoi.telemetry.timeline import Timeline
+from konvoi.world import World
 
 MODELS, SYNCS, TASKS = (registry.names(kind) for kind in ("model", "sync", "task"))
 

@@ -9,15 +9,21 @@ from tests.processes import (
     Trainings,
     assert_went_on_exactly,
     checkpoint_steps,
+    ended,
     events,
+    free_port,
     losses,
     same_bits,
+    start_process,
     state,
     steps,
     tensors,
+    torchrun_variables,
+    worker_program,
 )
 
 from konvoi.engine import checkpoint as checkpoints
+from konvoi.run_directory import RunDirectory
 
 VARIANTS = {
     "adam": [],
@@ -112,3 +118,56 @@ def test_the_best_score_survives_a_resume(trainings: Trainings) -> None:
     best = run.summary()["best"]
     assert best["step"] == 5
     assert (state(run)["scored_step"], state(run)["best"]["value"]) == (5, best["value"])
+
+
+def go_on_apart(trainings: Trainings, runs: list[RunDirectory]) -> list[int]:
+    """A worker in each directory, as on hosts that share no disk."""
+    port = free_port()
+    workers = [
+        start_process(
+            worker_program(run, resume=True), {**trainings.environment(), **torchrun_variables(rank, len(runs), port)}
+        )
+        for rank, run in enumerate(runs)
+    ]
+    return [ended(worker) for worker in workers]
+
+
+@pytest.fixture(scope="module")
+def of_three(trainings: Trainings) -> RunDirectory:
+    """Trained by three workers, with every kind of file in its checkpoints."""
+    run = trainings.new("train.ema_decay=0.9")
+    assert trainings.train_together(run, 3) == [0, 0, 0]
+    return run
+
+
+def test_hosts_without_checkpoints_go_on_exactly_from_that_of_the_first(
+    trainings: Trainings, of_three: RunDirectory
+) -> None:
+    first = trainings.killed_after(of_three, 5)
+    others = [trainings.new("train.ema_decay=0.9") for _ in range(2)]
+    assert go_on_apart(trainings, [first, *others]) == [0, 0, 0]
+    assert_went_on_exactly(of_three, first, after=5)
+    assert {file.stem for file in first.checkpoints.glob("step-00000012/*.safetensors")} == {
+        "model",
+        "ema",
+        "optimizer",
+    }
+    for rank, other in enumerate(others, start=1):
+        assert list(steps(other, rank)) == list(range(6, 13))
+        assert checkpoint_steps(other) == []
+
+
+def test_a_damaged_checkpoint_of_the_first_host_ends_all(trainings: Trainings, of_three: RunDirectory) -> None:
+    first = trainings.killed_after(of_three, 5)
+    with (first.checkpoints / "step-00000005" / "ema.safetensors").open("r+b") as file:
+        file.seek(200)
+        file.write(b"damaged")
+    other = trainings.new("train.ema_decay=0.9")
+    assert go_on_apart(trainings, [first, other]) == [2, 2]
+    assert events(other, "step") == []
+
+
+def test_hosts_begin_anew_where_the_first_has_no_checkpoint_yet(trainings: Trainings, of_three: RunDirectory) -> None:
+    runs = [trainings.new("train.ema_decay=0.9") for _ in range(3)]
+    assert go_on_apart(trainings, runs) == [0, 0, 0]
+    assert losses(runs[0]) == losses(of_three)

@@ -12,17 +12,17 @@ import torch
 from tests.processes import ended, free_port, start_process, torchrun_variables
 from torch import nn
 
-from konvoi.cluster.world import World
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config, Sync, bytes_per_step
 from konvoi.telemetry.timeline import Timeline
+from konvoi.world import World
 
 # Every rank sees two inputs, one after the other: rank 0 sees 1 and 2, rank 1 sees 3 and 4, rank 2 sees 5 and 6.
 PROGRAM = """
 import json, os, sys
 import torch
 from torch import nn
-from konvoi.cluster.world import from_environment
+from konvoi.world import from_environment
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config, Sync
 from konvoi.telemetry.timeline import Timeline

@@ -18,7 +18,7 @@ PROGRAM = """
 import json, sys
 import torch
 from torch import nn
-from konvoi.cluster.world import from_environment
+from konvoi.world import from_environment
 from konvoi.sync import Team
 from konvoi.sync.fp16 import Config, Sync
 from konvoi.telemetry.timeline import NoTimeline, Timeline

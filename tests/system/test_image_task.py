@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from konvoi.cluster.world import World
 from konvoi.config.recipe import Recipe, check
 from konvoi.sync import Team
 from konvoi.tasks.classification import DEVIATION, MEAN, Normalise, Task, mixing
+from konvoi.world import World
 
 
 @pytest.fixture(scope="module")

@@ -1,82 +1,406 @@
-"""Starts the workers of a run on this machine: in this process where there is one, else by torchrun's agent."""
+"""Starts the workers of a run and looks after them: all on this machine, or this host's share of several hosts'."""
 
 from __future__ import annotations
 
-import logging
+import ctypes
+import io
+import json
+import multiprocessing
 import os
+import platform
 import signal
 import sys
+import time
 import traceback
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from konvoi.cluster.world import COMMAND_BEGAN, began_at
-from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT
+from konvoi import __version__
+from konvoi.cluster.job_spec import Failure, JobSpec, Member, Outcome, rank_log
+from konvoi.cluster.rendezvous import Board, Said, serve_store
+from konvoi.errors import HostError, UserError
+from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
+from konvoi.world import COMMAND_BEGAN, began_at
 
 # After Ctrl-C: for the step, or the evaluation, that goes on, and for the checkpoint.
-SHUTDOWN_SECONDS = 900
+SHUTDOWN_SECONDS = 900.0
+# After a failure: nobody can finish a step any more.
+GRACE_SECONDS = 5.0
+# For all hosts to start their agents.
+MEETING_SECONDS = 90.0
+# A worker that lost its connections did so because another one ended: its host tells within this time.
+CAUSE_SECONDS = 20.0
+TICK_SECONDS = 0.1
+
+# The exit code of such a worker; EX_TEMPFAIL of sysexits.h, used by nothing else here.
+LOST_OTHERS = 75
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How a worker may end once it was asked to stop: before it listens for signals, or when it was too slow.
+STOPPED = {DONE, INTERRUPTED, LOST_OTHERS, -signal.SIGKILL, *(-number for number in STOPS)}
+# Of a failing worker's last words.
+MAX_LINES = 8
+
+# So that what is left of a job can be found.
+JOB_VARIABLE = "KONVOI_JOB"
 
 Worker = Callable[[Sequence[str]], int]
 
 
 def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> int:
-    """Runs all workers to their end; returns the exit code of the run."""
-    # Imported here: torch takes its second only when something is trained.
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    """Runs all workers on this machine to their end; returns the exit code of the run."""
+    store = serve_store("127.0.0.1")
+    alone = Member("localhost", "127.0.0.1", "lo0" if sys.platform == "darwin" else "lo", num_workers)
+    spec = JobSpec("local", (alone,), node=0, port=store.port)
+    for name in (COMMAND_BEGAN, "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
+        os.environ.setdefault(name, variables(spec)[name])
+    with _listening() as stop:
+        workers = Workers(worker, arguments, spec)
+        try:
+            while len(codes := workers.exit_codes()) < num_workers and not failed(codes, stop.is_asked):
+                if stop.is_asked:
+                    workers.stop()
+                time.sleep(TICK_SECONDS)
+            codes = workers.exit_codes()
+        finally:
+            workers.end()
+    if not (failures := failed(codes, stop.is_asked)):
+        return INTERRUPTED if stop.is_asked else max(codes.values())
+    rank, code = failures[0]
+    if code < 0:
+        print(f"error: worker {rank} {_killed(-code)}", file=sys.stderr)
+    return code if code > 0 and code != LOST_OTHERS else OUR_FAULT
 
-    # The agent warns of what we say ourselves, and in plainer words: a signal, a worker that ended.
-    for name in logging.root.manager.loggerDict:
-        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    os.environ.setdefault(COMMAND_BEGAN, str(began_at()))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
-    # Gloo binds to whatever the host name resolves to; between local workers that must be loopback.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_workers,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.2,
-        start_method=_start_method(),
-        shutdown_timeout=SHUTDOWN_SECONDS,
-    )
+
+def launch_node(
+    worker: Worker,
+    arguments: Sequence[str],
+    spec: JobSpec,
+    run: Path,
+    prepare: Callable[[], str] = str,
+    started: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Runs this host's workers of a training to the end of all; a failure or a stop on one host ends it on all.
+
+    `prepare` makes the data ready, once all hosts have met, and returns what must be alike on all of them; `started` is
+    called when the workers are.
+    """
+    os.environ.update(variables(spec))
+    with _listening() as stop:
+        stop.raises = True
+        try:
+            board = Board(spec, MEETING_SECONDS)
+        except HostError as error:
+            return Outcome(USER, Failure(error.host, None, words_of(error)))
+        except KeyboardInterrupt:
+            return Outcome(INTERRUPTED)
+        try:
+            return _Agent(board, run, stop, prepare, started).run(worker, arguments)
+        finally:
+            board.close()
+
+
+def failed(codes: Mapping[int, int], is_stopping: bool) -> list[tuple[int, int]]:
+    """Ranks and exit codes of workers that failed, the likeliest cause first: who only lost the others comes last."""
+    fine = STOPPED if is_stopping else {DONE, INTERRUPTED}
+    failures = [(rank, code) for rank, code in codes.items() if code not in fine]
+    return sorted(failures, key=lambda failure: (failure[1] == LOST_OTHERS, failure[1] > 0))
+
+
+def variables(spec: JobSpec) -> dict[str, str]:
+    """What the agent and its workers find in their environment; best before torch is imported."""
+    member = spec.member
+    return {
+        COMMAND_BEGAN: os.environ.get(COMMAND_BEGAN) or str(began_at()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // member.workers)),
+        # Otherwise both bind to whatever the host name resolves to.
+        "GLOO_SOCKET_IFNAME": member.interface,
+        "NCCL_SOCKET_IFNAME": f"={member.interface}",
+        # Stack traces of C++ for a connection that is closed: we say it in plainer words.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        JOB_VARIABLE: spec.id,
+        **spec.environment,
+    }
+
+
+def words_of(error: UserError) -> str:
+    return f"error: {error.problem}" + (f"\nhint: {error.hint}" if error.hint else "")
+
+
+class Workers:
+    """The processes of one host."""
+
+    def __init__(self, worker: Worker, arguments: Sequence[str], spec: JobSpec, run: Path | None = None) -> None:
+        """With a run, what a worker prints goes to its log there."""
+        context: Any = multiprocessing.get_context(_start_method())
+        first_rank = sum(member.workers for member in spec.members[: spec.node])
+        self._processes: dict[int, Any] = {}
+        self._stopped_at: float | None = None
+        for local_rank in range(spec.member.workers):
+            rank = first_rank + local_rank
+            log = rank_log(run, rank) if run else None
+            inputs = (worker, arguments, _ranks(spec, rank, local_rank), log, os.getpid())
+            self._processes[rank] = context.Process(target=_work, args=inputs)
+            self._processes[rank].start()
+
+    def exit_codes(self) -> dict[int, int]:
+        """Of those that have ended, by rank; -9 after SIGKILL."""
+        codes = {rank: process.exitcode for rank, process in self._processes.items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
+
+    def stop(self) -> None:
+        """Asks them once to end in good order; kills who has not after a very long time."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+            self._signal(signal.SIGTERM)
+        elif time.monotonic() - self._stopped_at > SHUTDOWN_SECONDS:
+            self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """All of them, now."""
+        self._signal(signal.SIGTERM)
+        give_up_at = time.monotonic() + GRACE_SECONDS
+        for process in self._processes.values():
+            process.join(max(0.0, give_up_at - time.monotonic()))
+        self._signal(signal.SIGKILL)
+        for process in self._processes.values():
+            process.join()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes.values():
+            if process.exitcode is None:
+                os.kill(process.pid, number)
+
+
+class _Agent:
+    """Looks after the workers of this host, and hears from the other hosts."""
+
+    def __init__(
+        self, board: Board, run: Path, stop: _Stop, prepare: Callable[[], str], started: Callable[[], None]
+    ) -> None:
+        self.board, self.run_path, self.stop = board, run, stop
+        self.prepare, self.started = prepare, started
+        self.spec, self.own_name = board.spec, board.spec.member.name
+        self.alone_since: float | None = None
+
+    def run(self, worker: Worker, arguments: Sequence[str]) -> Outcome:
+        try:
+            self._meet()
+            self._make_ready()
+            self._supervise(worker, arguments)
+        except KeyboardInterrupt:
+            # From a user; or from the board, which has news of a failure or a stop elsewhere.
+            self.stop.raises = False
+            self.board.say("stop")
+        except UserError as error:
+            host = error.host if isinstance(error, HostError) else self.own_name
+            self._fail(Failure(host, None, words_of(error)), USER)
+        except Exception:
+            traceback.print_exc()
+            self._fail(Failure(self.own_name, None, _last_lines(traceback.format_exc())), OUR_FAULT)
+        if failure := self.board.failure():
+            return Outcome(failure[1], failure[0])
+        is_stopped = self.board.any_said("stop") or self.stop.is_asked or str(INTERRUPTED) in self.board.said("ended")
+        return Outcome(INTERRUPTED if is_stopped else DONE)
+
+    def _meet(self) -> None:
+        self.board.say("joined", json.dumps(_versions()))
+        give_up_at = time.monotonic() + MEETING_SECONDS
+        while not self.board.all_said("joined"):
+            if time.monotonic() > give_up_at:
+                missing = self.spec.members[self.board.said("joined").index("")].name
+                hint = "its own words are in logs/ there; konvoi cluster check looks for the cause"
+                raise HostError(missing, f"did not join the training within {MEETING_SECONDS:g} s", hint)
+            self._pause()
+        self._check_alike("joined", "has other versions", "konvoi cluster setup brings all hosts to the same ones")
+
+    def _make_ready(self) -> None:
+        # Preparing takes hours where there is much data: it must not go on when the training is over elsewhere.
+        self.board.stops_main = True
+        try:
+            self.board.say("ready", self.prepare() or "yes")
+        finally:
+            self.board.stops_main = False
+        while not self.board.all_said("ready"):
+            self._pause()
+        self._check_alike("ready", "has other data", "konvoi cluster setup --recipe ... brings it to all hosts")
+
+    def _check_alike(self, what: Said, problem: str, hint: str) -> None:
+        first, *others = self.board.said(what)
+        for member, own in zip(self.spec.members[1:], others, strict=True):
+            if own != first:
+                raise HostError(member.name, f"{problem} than {self.spec.members[0].name}: {own}, not {first}", hint)
+
+    def _pause(self) -> None:
+        time.sleep(TICK_SECONDS)
+        if self.board.failure() or self.board.any_said("stop"):
+            raise KeyboardInterrupt
+
+    def _supervise(self, worker: Worker, arguments: Sequence[str]) -> None:
+        self.stop.raises = False
+        workers = Workers(worker, arguments, self.spec, self.run_path)
+        try:
+            self.started()
+            while not self.board.failure() and not self.board.all_said("ended"):
+                self._look_after(workers)
+                time.sleep(TICK_SECONDS)
+        finally:
+            workers.end()
+
+    def _look_after(self, workers: Workers) -> None:
+        if self.stop.is_asked:
+            self.board.say("stop")
+        is_stopping = self.board.any_said("stop")
+        if is_stopping:
+            workers.stop()
+        codes = workers.exit_codes()
+        if failures := failed(codes, is_stopping):
+            self._judge(*failures[0])
+        elif len(codes) == self.spec.member.workers:
+            self.board.say("ended", str(INTERRUPTED if is_stopping else max(codes.values())))
+
+    def _judge(self, rank: int, code: int) -> None:
+        """Tells all of a worker that failed; one that lost the others, only where nobody else says why."""
+        if code == LOST_OTHERS:
+            self.board.say("sign")
+            self.alone_since = self.alone_since or time.monotonic()
+            if time.monotonic() - self.alone_since < CAUSE_SECONDS:
+                return
+        said = _last_words(rank_log(self.run_path, rank)) or f"ended with exit code {code}"
+        self._fail(
+            Failure(self.own_name, rank, _killed(-code) if code < 0 else said), USER if code == USER else OUR_FAULT
+        )
+
+    def _fail(self, failure: Failure, exit_code: int) -> None:
+        self.stop.raises = False
+        self.board.fail(failure, exit_code)
+        while not self.board.failure():
+            time.sleep(0.02)
+
+
+class _Stop:
+    """What a signal leaves behind: a note; or an exception, where nothing would look at the note for long."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.raises = False, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+        if self.raises:
+            self.raises = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _listening() -> Iterator[_Stop]:
+    stop = _Stop()
+    # nohup has one ignored on purpose.
+    before = {number: signal.getsignal(number) for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN}
     try:
-        elastic_launch(config, _work)(worker, arguments)
-    except SignalException:
-        return INTERRUPTED
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode > 0:
-            return failure.exitcode
-        print(_killed(rank, -failure.exitcode), file=sys.stderr)
-        return OUR_FAULT
-    return DONE
+        for number in before:
+            signal.signal(number, stop)
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _work(worker: Worker, arguments: Sequence[str]) -> None:
+def _work(worker: Worker, arguments: Sequence[str], ranks: Mapping[str, str], log: Path | None, agent: int) -> None:
     """In the worker's process: its exit code is how the agent learns what happened, its traceback how a person does."""
+    _end_with(agent)
+    for number in STOPS:
+        # Until the loop listens for them.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    os.environ.update(ranks)
+    if log:
+        _print_to(log)
     try:
         code = worker(arguments)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        code = OUR_FAULT
-    if code:
-        sys.exit(code)
+        code = LOST_OTHERS if _has_lost_others(error) else OUR_FAULT
+    sys.exit(code)
 
 
-def _killed(rank: int, number: int) -> str:
+def _end_with(agent: int) -> None:
+    """An agent that is killed takes its workers along."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        # It may have ended before it could be told.
+        if os.getppid() != agent:
+            os._exit(OUR_FAULT)
+
+
+def _print_to(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, stream.fileno())
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True)
+    os.close(descriptor)
+
+
+def _ranks(spec: JobSpec, rank: int, local_rank: int) -> dict[str, str]:
+    """As torchrun tells them, and where to meet: in the store that the first agent serves."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(spec.num_workers),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(spec.member.workers),
+        "GROUP_RANK": str(spec.node),
+        "GROUP_WORLD_SIZE": str(len(spec.members)),
+        "MASTER_ADDR": spec.members[0].address,
+        "MASTER_PORT": str(spec.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
+def _has_lost_others(error: Exception) -> bool:
+    """Whether a collective broke off because another worker had ended."""
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or ("gloo" in str(error) and "onnection" in str(error))
+
+
+def _last_words(log: Path) -> str:
+    """A failing worker's own: what it said is wrong, or the end of its traceback."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    starts = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
+    return _last_lines("\n".join(lines[starts[-1] if starts else 0 :]))
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join([line for line in text.splitlines() if line.strip()][-MAX_LINES:])
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "konvoi": __version__,
+        "torch": metadata.version("torch"),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def _killed(number: int) -> str:
     by_whom = "; the system does that when memory runs out" if number == signal.SIGKILL else ""
-    return f"error: worker {rank} was ended by {signal.Signals(number).name}{by_whom}"
+    return f"was ended by {signal.Signals(number).name}{by_whom}"
 
 
 def _start_method() -> str:
     """A fork has torch imported already, which saves seconds; a GPU's driver and macOS do not survive one."""
     import torch
 
-    return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
+    if sys.platform != "linux" or torch.cuda.is_available():
+        return "spawn"
+    # Optimisers import it, and it takes seconds.
+    import torch._dynamo
+
+    return "fork"

@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from konvoi import registry
-from konvoi.cluster.world import World
 from konvoi.commands.evaluate_images import evaluate_images
 from konvoi.commands.output import aligned, print_json
 from konvoi.data.text import read_pairs
@@ -20,6 +19,7 @@ from konvoi.evaluate.scores import corpus_scores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
 from konvoi.tasks.translation import Data, Evaluate, loss_scores, vocabulary_of
+from konvoi.world import World
 
 WORDS = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "chrF", "bleu_pieces": "BLEU of pieces"}
 

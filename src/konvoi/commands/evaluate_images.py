@@ -8,12 +8,12 @@ from typing import Any
 import typer
 
 from konvoi import registry
-from konvoi.cluster.world import World
 from konvoi.commands.output import aligned, print_json
 from konvoi.engine.trained import Trained
 from konvoi.errors import UserError
 from konvoi.sync import Team
 from konvoi.tasks.classification import words_of
+from konvoi.world import World
 
 
 def evaluate_images(

@@ -9,13 +9,13 @@ import torch
 import typer
 
 from konvoi import registry
-from konvoi.cluster.world import World
 from konvoi.commands.output import aligned, megabytes, print_json
 from konvoi.config.recipe import Recipe, read
 from konvoi.config.schedules import OneCycle, Span
 from konvoi.engine.setup import span_of
 from konvoi.errors import DataError
 from konvoi.sync import Team
+from konvoi.world import World
 
 BYTES_PER_FLOAT = 4
 OUTPUTS = {"translation": "vocabulary_size", "classification": "classes"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import typer
 
 from konvoi import exit_codes, registry
 from konvoi.cluster.launch import launch_local
-from konvoi.cluster.world import World
 from konvoi.commands import resume
 from konvoi.commands.closing import closing_lines
 from konvoi.commands.output import progress_display
@@ -26,6 +25,7 @@ from konvoi.errors import MachineError
 from konvoi.folder import write_json
 from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of
 from konvoi.telemetry.environment import environment
+from konvoi.world import World
 
 # The weights and Adam's two moments, in fp32.
 CHECKPOINT_BYTES_PER_PARAMETER = 3 * 4
@@ -49,53 +49,95 @@ class Request:
 
 def train(request: Request) -> int:
     """Trains to the end; returns the exit code."""
+    check_request(request)
+    recipe = read(request.recipe, request.overrides)
+    check_devices(recipe.train.workers)
+    with opened(request, recipe) as opening:
+        if opening is None:
+            return exit_codes.DONE
+        run, request = opening
+        return train_and_close(run, request, lambda: _run_workers(run, recipe.train.workers, request))
+
+
+def check_request(request: Request) -> None:
+    if request.checkpoint and not request.resume:
+        raise typer.BadParameter("makes sense only with --resume", param_hint="--checkpoint")
     if request.checkpoint == "average":
         raise typer.BadParameter("one can go on from one checkpoint only", param_hint="--checkpoint")
-    recipe = read(request.recipe, request.overrides)
-    _check_devices(recipe.train.workers)
-    return _go_on(request, recipe) if request.resume else _begin(request, recipe)
 
 
-def _begin(request: Request, recipe: Recipe) -> int:
+def opened(request: Request, recipe: Recipe) -> AbstractContextManager[tuple[RunDirectory, Request] | None]:
+    """The run directory, locked and with all that workers need; None where there is nothing left to train."""
+    return _resumed(request, recipe) if request.resume else _begun(request, recipe)
+
+
+@contextmanager
+def _begun(request: Request, recipe: Recipe) -> Iterator[tuple[RunDirectory, Request] | None]:
     path = request.run or new_path(request.recipe)
     # Before the data, which may take long; and the data before the directory, which should not stay behind.
     check_free(path)
-    prepared = _prepare(recipe)
+    prepared = prepare(recipe)
     _check_room(path, recipe, prepared)
     run = RunDirectory.create(path, recipe)
     with run.locked():
-        _task(recipe).carry(prepared, run)
-        write_json(run.environment_file, environment(_devices(), recipe.train.workers))
-        return _train_and_close(run, recipe, request)
+        furnish(run, recipe, prepared)
+        yield run, request
 
 
-def _go_on(request: Request, recipe: Recipe) -> int:
+@contextmanager
+def _resumed(request: Request, recipe: Recipe) -> Iterator[tuple[RunDirectory, Request] | None]:
     run = RunDirectory.open(request.run) if request.run else newest_of(request.recipe)
     with run.locked():
         changes = resume.compare(run, recipe)
         if not request.checkpoint and resume.has_no_checkpoint(run):
-            typer.echo("it was stopped before its first checkpoint and begins anew", err=True)
+            tell_anew(run)
             request = replace(request, resume=False)
         else:
             resume.check_checkpoint(run, request.checkpoint or "last", request.resume_command(run))
         if resume.is_done(run, changes) and not request.checkpoint:
-            typer.echo(f"{run.path} has finished; to train longer: --set {resume.key_of_ending(run)}=...", err=True)
-            typer.echo("\n".join(closing_lines(run)))
-            return exit_codes.DONE
-        _task(recipe).check_same(_prepare(recipe), run)
+            tell_done(run)
+            yield None
+            return
+        prepared = prepare(recipe)
+        if run.data_file.is_file():
+            task_of(recipe).check_same(prepared, run)
+        else:
+            # Made by --detach, which leaves all else to the process in the background.
+            furnish(run, recipe, prepared)
         resume.adopt(run, recipe, changes)
-        return _train_and_close(run, recipe, request)
+        yield run, request
 
 
-def _train_and_close(run: RunDirectory, recipe: Recipe, request: Request) -> int:
+def tell_anew(run: RunDirectory) -> None:
+    if run.data_file.is_file():
+        typer.echo("it was stopped before its first checkpoint and begins anew", err=True)
+
+
+def tell_done(run: RunDirectory) -> None:
+    typer.echo(f"{run.path} has finished; to train longer: --set {resume.key_of_ending(run)}=...", err=True)
+    typer.echo("\n".join(closing_lines(run)))
+
+
+def furnish(run: RunDirectory, recipe: Recipe, prepared: Any) -> None:
+    """With what workers need of the data, and whoever uses the model later on."""
+    task_of(recipe).carry(prepared, run)
+    write_json(run.environment_file, environment(_devices(), recipe.train.workers))
+
+
+def settle(run: RunDirectory, code: int) -> None:
+    """Workers that were ended leave a summary that says that they run."""
+    if run.summary().get("status") == "running":
+        status = "interrupted" if code == exit_codes.INTERRUPTED else "failed"
+        write_json(run.summary_file, {**run.summary(), "status": status})
+
+
+def train_and_close(run: RunDirectory, request: Request, run_workers: Callable[[], int]) -> int:
     """Runs the workers and says what came of it."""
     code = exit_codes.OUR_FAULT
     try:
-        code = _run_workers(run, recipe.train.workers, request)
+        code = run_workers()
     finally:
-        if run.summary().get("status") == "running":
-            status = "interrupted" if code == exit_codes.INTERRUPTED else "failed"
-            write_json(run.summary_file, {**run.summary(), "status": status})
+        settle(run, code)
     if code == exit_codes.INTERRUPTED:
         typer.echo(f"interrupted; to go on: {request.resume_command(run)}", err=True)
     if code == exit_codes.DONE:
@@ -124,16 +166,16 @@ def _signals_restored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _task(recipe: Recipe) -> Any:
+def task_of(recipe: Recipe) -> Any:
     return registry.find("task", recipe.name_of("task"))
 
 
-def _prepare(recipe: Recipe) -> Any:
+def prepare(recipe: Recipe) -> Any:
     with progress_display() as report:
-        return _task(recipe).prepare(recipe, report)
+        return task_of(recipe).prepare(recipe, report)
 
 
-def _check_devices(num_workers: int) -> None:
+def check_devices(num_workers: int) -> None:
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < num_workers:
         raise MachineError(f"{num_workers} workers want a GPU each, here are {num_gpus}", hint=f"--workers {num_gpus}")
@@ -146,6 +188,6 @@ def _devices() -> list[str]:
 def _check_room(path: Path, recipe: Recipe, prepared: Any) -> None:
     """Now rather than at the first checkpoint, hours later."""
     model = registry.find("model", recipe.name_of("model"))
-    num_parameters = model.num_parameters(recipe.model, _task(recipe).num_outputs(recipe, prepared))
+    num_parameters = model.num_parameters(recipe.model, task_of(recipe).num_outputs(recipe, prepared))
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     check_room(existing, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)

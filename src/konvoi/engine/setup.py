@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,16 @@ import torch
 from torch import nn
 
 from konvoi import registry
-from konvoi.cluster.world import World, began_at
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine import optim
 from konvoi.engine.average import MovingAverage
-from konvoi.engine.checkpoint import Checkpoints
+from konvoi.engine.checkpoint import Checkpoint, Checkpoints
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
-from konvoi.errors import DataError
+from konvoi.errors import CheckpointError, DataError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -35,6 +35,7 @@ from konvoi.telemetry.host import HostSampler
 from konvoi.telemetry.processor import ProcessorTime
 from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
 from konvoi.telemetry.writer import Writer
+from konvoi.world import World, began_at
 
 
 @dataclass
@@ -94,7 +95,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
     )
     # Before anything is written: a damaged checkpoint ends it here.
-    resume_from = stored.choose(checkpoint)[0] if resume else None
+    resume_from = _choose(stored, checkpoint, team) if resume else None
     torch.manual_seed(recipe.train.seed)
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
@@ -188,9 +189,26 @@ def _one_pass(run: Run) -> None:
         buffer.copy_(before)
 
 
+def _choose(stored: Checkpoints, name: str, team: Team) -> Path | None:
+    """The checkpoint that the first rank goes on from, verified: other hosts hold none.
+
+    None where it has none at all, since it was stopped before its first: it begins anew.
+    """
+    chosen: Path | CheckpointError | None = None
+    if team.rank == 0 and (name != "last" or any(stored.folder.glob("step-*"))):
+        try:
+            chosen = stored.choose(name)[0]
+        except CheckpointError as error:
+            chosen = error
+    chosen = team.from_first(chosen)
+    if isinstance(chosen, CheckpointError):
+        raise chosen
+    return chosen
+
+
 def load_checkpoint(run: Run, path: Path) -> None:
-    """Continues from a checkpoint that was verified."""
-    loaded = checkpoints.load(path)
+    """Continues from a checkpoint that the first rank has, verified."""
+    loaded = _from_first(run.team, checkpoints.load(path) if run.team.rank == 0 else None)
     run.bare_model.load_state_dict(loaded.tensors["model"])
     optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
     if run.average:
@@ -202,6 +220,21 @@ def load_checkpoint(run: Run, path: Path) -> None:
     run.writer.forget_after(run.progress.step)
     if run.team.rank == 0:
         run.checkpoints.forget_after(run.progress.step)
+
+
+def _from_first(team: Team, loaded: Checkpoint | None) -> Checkpoint:
+    """The first rank's checkpoint for everyone: what is in it, then tensor by tensor."""
+    outline = team.from_first(loaded and _each_tensor(loaded, lambda tensor: tensor.to("meta")))
+    assert outline
+    whole = loaded or _each_tensor(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
+    # As bytes: gloo does not know every type.
+    team.follow_first(t.view(-1).view(torch.uint8) for tensors in whole.tensors.values() for t in tensors.values())
+    return whole
+
+
+def _each_tensor(checkpoint: Checkpoint, change: Callable[[torch.Tensor], torch.Tensor]) -> Checkpoint:
+    tensors = {file: {n: change(t) for n, t in named.items()} for file, named in checkpoint.tensors.items()}
+    return replace(checkpoint, tensors=tensors)
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:
@@ -248,7 +281,7 @@ def _facts(
 ) -> dict[str, Any]:
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return {
-        "hosts": max(1, world.size // world.local_size),
+        "hosts": world.num_hosts,
         "parameters": num_parameters,
         "precision": precision.name,
         "device": precision.device.type,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from konvoi.cluster.world import World, from_environment
 from konvoi.engine.loop import train
 from konvoi.engine.setup import build, close
 from konvoi.errors import UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, USER
 from konvoi.run_directory import RunDirectory
+from konvoi.world import World, from_environment
 
 
 def work(path: Path, world: World, resume: bool, quiet: bool = False, checkpoint: str = "last") -> str:
@@ -36,8 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         ending = work(arguments.run, world, arguments.resume, arguments.quiet, arguments.checkpoint)
     except UserError as error:
-        # All ranks tend to meet the same problem; one of them says it.
-        if world.local_rank == 0:
+        # All ranks tend to meet the same problem: one of them says it, unless each has a log of its own.
+        if world.local_rank == 0 or "KONVOI_JOB" in os.environ:
             print(f"error: {error.problem}", f"hint: {error.hint}" if error.hint else "", sep="\n", file=sys.stderr)
         return USER
     return INTERRUPTED if ending == "interrupted" else DONE

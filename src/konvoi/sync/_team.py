@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import distributed
 
-from konvoi.cluster.world import World
+from konvoi.world import World
 
 T = TypeVar("T")
 # Long: others wait in a collective while the first rank saves, and at the start while data is opened.
@@ -46,6 +46,14 @@ class Team:
         values: list[T] = [value] * self.size
         distributed.all_gather_object(values, value)
         return values
+
+    def from_first(self, value: T) -> T:
+        """The first rank's value, for everyone."""
+        if self.size == 1:
+            return value
+        values = [value]
+        distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
     def follow_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Everyone's tensors become those of the first rank."""

@@ -17,7 +17,7 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate as BaseEvaluate
-from konvoi.data.home import konvoi_home
+from konvoi.data.home import brought_set, konvoi_home
 from konvoi.errors import DataError, RunError, did_you_mean
 from konvoi.evaluate.accuracy import Confusion
 from konvoi.evaluate.picture_samples import PictureSamples
@@ -128,12 +128,16 @@ class Batch:
 
 def prepare(recipe: Recipe, report: Report = silent) -> ImageSet:
     """The prepared pictures of a recipe; the embedded ones, and a folder without an index, are made ready now."""
+    if folder := brought_set():
+        return ImageSet.open(folder)
     data = _data(recipe)
     return open_images(data.set, data.folder, konvoi_home(), report)
 
 
 def find(recipe: Recipe) -> ImageSet | None:
     """The prepared pictures, where there are some; nothing is made."""
+    if folder := brought_set():
+        return ImageSet.open(folder)
     data = _data(recipe)
     return find_images_of(data.set, data.folder, konvoi_home())
 

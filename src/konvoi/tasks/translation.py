@@ -18,7 +18,7 @@ from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate as BaseEvaluate
 from konvoi.data.batching import BatchPlan, Indices, gather, padded
 from konvoi.data.bpe_dropout import BpeDropout
-from konvoi.data.home import konvoi_home
+from konvoi.data.home import brought_set, konvoi_home
 from konvoi.data.prepare import Data, find_prepared
 from konvoi.data.prepare import prepare as prepare_set
 from konvoi.data.prepared import PreparedSet
@@ -102,6 +102,8 @@ class Batch:
 
 def prepare(recipe: Recipe, report: Report = silent) -> PreparedSet:
     """The prepared set of a recipe; made where it does not exist yet."""
+    if folder := brought_set():
+        return PreparedSet.open(folder)
     task, data = recipe.task, recipe.data
     assert isinstance(task, Config) and isinstance(data, Data)
     return prepare_set(data, source=task.source, target=task.target, home=konvoi_home(), report=report)
@@ -145,6 +147,8 @@ def num_outputs(recipe: Recipe, prepared: PreparedSet | None) -> int:
 
 def find(recipe: Recipe) -> PreparedSet | None:
     """The prepared set, where there is one; nothing is made."""
+    if folder := brought_set():
+        return PreparedSet.open(folder)
     task, data = recipe.task, recipe.data
     assert isinstance(task, Config) and isinstance(data, Data)
     return find_prepared(data, source=task.source, target=task.target, home=konvoi_home())

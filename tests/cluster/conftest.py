@@ -1,0 +1,3 @@
+from tests.hosts import mended, two_hosts
+
+__all__ = ["mended", "two_hosts"]
