@@ -282,7 +282,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Where it listens; beyond this machine only with a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
     token: Annotated[
-        str | None, typer.Option(envvar="KONVOI_TOKEN", help="What clients must know. Seen by all users of this host.")
+        str | None, typer.Option(help="What clients must know; others see it here, so rather in KONVOI_TOKEN.")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The token, in a file.")] = None,
     variant: VariantName = None,

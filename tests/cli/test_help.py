@@ -12,7 +12,7 @@ from konvoi import __version__, cli
 
 COMMANDS = [
     ("train",),
-    *((name,) for name in ("attach", "stop", "worker", "node")),
+    *((name,) for name in ("attach", "stop", "worker", "node", "export", "serve")),
     ("eval",),
     ("translate",),
     ("info",),

@@ -6,74 +6,128 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import typer
 
-from konvoi.data.subwords import Subwords
-from konvoi.data.text import read_lines
-from konvoi.engine.trained import Trained, load_trained
-from konvoi.errors import DataError, RunError, UserError
-from konvoi.evaluate.beam import translate_lines
-from konvoi.run_directory import RunDirectory
-from konvoi.tasks.translation import vocabulary_of
+from konvoi.bundle.format import is_bundle, open_bundle
+from konvoi.bundle.interfaces import Translator
+from konvoi.bundle.sentences import join, split
+from konvoi.commands.output import progress_display
+from konvoi.data.text import MAX_LINE_BYTES, raw_lines
+from konvoi.errors import DataError, UserError
+from konvoi.stages import Report, silent
 
 # Enough lines of like length for full batches; at a keyboard every line is answered at once.
 CHUNK_LINES = 1024
 
 
 def translate(
-    path: Path, checkpoint: str, *, text: list[str], input_file: Path | None, output_file: Path | None, beam: int | None
+    path: Path,
+    checkpoint: str,
+    *,
+    text: list[str],
+    input_file: Path | None,
+    output_file: Path | None,
+    beam: int | None,
+    num_best: int = 1,
+    documents: bool = False,
+    variant: str | None = None,
 ) -> None:
-    trained = load_trained(RunDirectory.open(path), checkpoint)
-    if trained.recipe.name_of("task") != "translation":
-        raise RunError(f"{path} is no translator", hint=f"konvoi classify {path} IMAGE...")
-    subwords = vocabulary_of(trained.run)
-    is_keyboard = not text and input_file is None and sys.stdin.isatty()
-    if is_keyboard:
-        typer.echo("a sentence a line; Ctrl-D ends", err=True)
-    lines = _lines(text, input_file)
-    with _beside(output_file) if output_file else nullcontext(sys.stdout) as output:
-        first_line_number = 1
-        while chunk := list(itertools.islice(lines, 1 if is_keyboard else CHUNK_LINES)):
-            output.writelines(f"{line}\n" for line in _translated(trained, subwords, chunk, beam, first_line_number))
-            output.flush()
-            first_line_number += len(chunk)
+    if documents and num_best > 1:
+        raise UserError("a document has one translation", hint="give either --documents or --num-best")
+    with closing(open_any(path, variant, checkpoint)) as translator:
+        answers = _Answers(translator, beam, num_best)
+        is_keyboard = not text and input_file is None and sys.stdin.isatty()
+        if is_keyboard:
+            typer.echo("a sentence a line; Ctrl-D ends", err=True)
+        lines = _lines(text, input_file)
+        chunks = _chunks(lines, 1 if is_keyboard else CHUNK_LINES, at_paragraphs=documents and not is_keyboard)
+        # Where the translations go to the terminal themselves, no bar is needed.
+        with (
+            progress_display() if input_file and output_file else nullcontext(silent) as report,
+            _beside(output_file) if output_file else nullcontext(sys.stdout) as output,
+        ):
+            for chunk in _reported(chunks, report, input_file):
+                output.writelines(f"{line}\n" for line in (answers.document(chunk) if documents else answers(chunk)))
+                output.flush()
 
 
-def _translated(
-    trained: Trained, subwords: Subwords, lines: list[str], beam: int | None, first_line_number: int
-) -> list[str]:
-    settings: Any = trained.recipe.evaluate
-    data: Any = trained.recipe.data
-    with trained.inference():
-        return translate_lines(
-            trained.model,  # type: ignore[arg-type]
-            subwords,
-            [data.normalised(line) for line in lines],
-            beam=beam or settings.beam,
-            length_penalty=settings.length_penalty,
-            device=trained.device,
-            first_line_number=first_line_number,
-        )
+def open_any(path: Path, variant: str | None, checkpoint: str) -> Translator:
+    """Of a bundle, or of a run, which alone needs torch."""
+    if is_bundle(path):
+        from konvoi.bundle.translator import open_translator
+
+        return open_translator(open_bundle(path), variant)
+    from konvoi.export.run_translator import open_run_translator
+
+    if variant:
+        raise UserError(f"{path} is a run: it has no variants", hint=f"konvoi export {path} --to DIR makes them")
+    return open_run_translator(path, checkpoint)
+
+
+class _Answers:
+    """Lines of text for lines of text."""
+
+    def __init__(self, translator: Translator, beam: int | None, num_best: int) -> None:
+        self.translator, self.beam, self.num_best = translator, beam, num_best
+        self.num_lines = 0
+
+    def __call__(self, lines: list[str]) -> Iterator[str]:
+        """A line each, or in Moses' form: number ||| translation ||| score."""
+        found = self.translator.translate(lines, beam=self.beam, num_best=self.num_best)
+        for number, translations in enumerate(found, start=self.num_lines):
+            if self.num_best == 1:
+                yield translations[0].text
+            else:
+                yield from (f"{number} ||| {one.text} ||| {one.score:.4f}" for one in translations)
+        self.num_lines += len(lines)
+
+    def document(self, lines: list[str]) -> list[str]:
+        """Paragraphs, by their sentences, with all white space between them."""
+        parts = split("\n".join(lines))
+        found = self.translator.translate([part.sentence for part in parts], beam=self.beam)
+        return join(parts, [translations[0].text for translations in found]).split("\n")
+
+
+def _chunks(lines: Iterator[str], num_lines: int, *, at_paragraphs: bool) -> Iterator[list[str]]:
+    while chunk := list(itertools.islice(lines, num_lines)):
+        # A sentence may go over lines, but not over the end of a paragraph.
+        while at_paragraphs and chunk[-1].strip() and len(chunk) < 2 * num_lines:
+            if (line := next(lines, None)) is None:
+                break
+            chunk.append(line)
+        yield chunk
+
+
+def _reported(chunks: Iterator[list[str]], report: Report, input_file: Path | None) -> Iterator[list[str]]:
+    total = sum(1 for _ in raw_lines(input_file)) if input_file and report is not silent else None
+    num_done = 0
+    for chunk in chunks:
+        yield chunk
+        num_done += len(chunk)
+        report("translating", num_done, total)
 
 
 def _lines(text: list[str], input_file: Path | None) -> Iterator[str]:
     if text:
         return (line for sentence in text for line in sentence.split("\n"))
-    return read_lines(input_file) if input_file else _decoded(sys.stdin.buffer)
+    if input_file:
+        return _decoded(raw_lines(input_file), str(input_file))
+    return _decoded((raw.removesuffix(b"\n").removesuffix(b"\r") for raw in sys.stdin.buffer), "standard input")
 
 
-def _decoded(stream: Iterable[bytes]) -> Iterator[str]:
-    """Standard input by "\\n" alone, as files are read."""
-    for number, raw in enumerate(stream, start=1):
+def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """Not as a corpus is read: control characters, or a very long line, are no reason to translate nothing."""
+    for number, raw in enumerate(lines, start=1):
         try:
-            yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            # What raw_lines cut may end within a character.
+            yield raw.decode("utf-8", "strict" if len(raw) <= MAX_LINE_BYTES else "ignore")
         except UnicodeDecodeError:
             raise DataError(
-                f"standard input: line {number} is not UTF-8", hint="convert it: iconv -f ISO-8859-1 -t UTF-8"
+                f"{name}: line {number} is not UTF-8", hint="convert it: iconv -f ISO-8859-1 -t UTF-8"
             ) from None
 
 

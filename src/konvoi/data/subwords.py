@@ -157,6 +157,20 @@ class Subwords:
         """Plain text: padding, begin and end are left out, an unknown piece shows as a double question mark."""
         return str(self._processor.decode([int(i) for i in ids if i not in (self.PAD, self.EOS, self.BOS)]))
 
+    def split(self, lines: list[str]) -> list[list[str]]:
+        """The pieces of each line; what the vocabulary does not know stands as it was written."""
+        num_threads = NUM_THREADS if len(lines) >= MIN_LINES_FOR_THREADS else 1
+        pieces: list[list[str]] = self._processor.encode(lines, out_type=str, num_threads=num_threads)
+        return pieces
+
+    def join(self, pieces: Sequence[str]) -> str:
+        """The text of pieces, those included that the vocabulary does not know."""
+        return str(self._processor.decode_pieces([*pieces]))
+
+    def ids(self, pieces: Sequence[str]) -> list[int]:
+        """The id of each piece."""
+        return [int(self._processor.piece_to_id(piece)) for piece in pieces]
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece behind each id, special ones too."""
         return [str(self._processor.id_to_piece(int(i))) for i in ids]

@@ -219,21 +219,45 @@ def translate_lines(
     """The best translation of each line; an empty line stays empty, one that is too long is cut, with a warning."""
     pieces = subwords.encode([line.strip() for line in lines])
     ids = [_cut(line, number) for number, line in enumerate(pieces, start=first_line_number)]
-    translations = [""] * len(lines)
+    found = search_all(
+        model,
+        ids,
+        beam=beam,
+        length_penalty=length_penalty,
+        num_best=1,
+        vocabulary_size=subwords.size,
+        max_tokens_per_batch=max_tokens_per_batch,
+        device=device,
+    )
+    return [subwords.decode(hypotheses[0].ids if hypotheses else []) for hypotheses in found]
+
+
+def search_all(
+    model: TranslationModel,
+    sentences: list[list[int]],
+    *,
+    beam: int,
+    length_penalty: float,
+    num_best: int,
+    vocabulary_size: int,
+    max_tokens_per_batch: int = 4096,
+    device: torch.device | str = "cpu",
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence (ids without an end), in order; none for an empty one."""
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
     with _evaluating(model):
-        for batch in _batches(ids, max_tokens_per_batch):
-            source_BS = _padded([[*ids[index], EOS] for index in batch]).to(device)
+        for batch in _batches(sentences, max_tokens_per_batch):
             found = beam_search(
                 model,
-                source_BS,
+                _padded([[*sentences[index], EOS] for index in batch]).to(device),
                 beam=beam,
                 length_penalty=length_penalty,
-                num_best=1,
-                vocabulary_size=subwords.size,
+                num_best=num_best,
+                vocabulary_size=vocabulary_size,
             )
             for index, hypotheses in zip(batch, found, strict=True):
-                translations[index] = subwords.decode(hypotheses[0].ids if hypotheses else [])
-    return translations
+                results[index] = hypotheses
+    return results
 
 
 def _cut(ids: list[int], line_number: int) -> list[int]:

@@ -197,7 +197,9 @@ class _HalvingConvolution3x3(torch.autograd.Function):
 
 
 def _is_worth_it(x_NCHW: Tensor, weight: Tensor) -> bool:
-    """Whether to leave torch's way: on a CPU, in one precision, with enough to do."""
+    """Whether to leave torch's way: on a CPU, in one precision, with enough to do; never in what others will run."""
+    if torch.compiler.is_exporting():
+        return False
     num_tiles = x_NCHW.shape[0] * _num_tiles(x_NCHW.shape[2]) * _num_tiles(x_NCHW.shape[3])
     is_plain = x_NCHW.device.type != "cpu" or torch.is_autocast_enabled("cpu") or x_NCHW.dtype != weight.dtype
     return not is_plain and num_tiles >= FEWEST_TILES

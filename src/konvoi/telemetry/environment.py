@@ -24,7 +24,7 @@ def environment(devices: list[str], workers: int) -> dict[str, Any]:
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "host": socket.gethostname(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "devices": devices,
@@ -35,7 +35,7 @@ def environment(devices: list[str], workers: int) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

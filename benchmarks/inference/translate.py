@@ -1,0 +1,169 @@
+"""Sentences translated per second, by the trained model, by its bundle, and by a peer: interleaved in one run.
+
+    python benchmarks/inference/translate.py RUN BUNDLE [--sentences 1000] [--rounds 5] [--beam 5]
+        [--source FILE --reference FILE]
+        [--peer NAME "onmt_translate -model M.pt -src {source} -output {output} -beam_size 5 ..."]
+
+The same sentences and beam for all. A bundle is measured in each of its variants: with its vocabulary map and without,
+as one translator for each core and as one translator with all cores. A peer is a command that reads {source} and writes
+{output}, once with all sentences and once with the first: the difference is its time without start and load. Text is
+detokenised by the command if need be; BLEU is counted where the output is plain text.
+
+Every measurement appends a row to translate.jsonl; the table shows the medians of this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from konvoi.bundle.format import open_bundle
+from konvoi.bundle.interfaces import Translator
+from konvoi.bundle.translator import BundleTranslator, _engine, open_translator
+from konvoi.data.text import read_lines
+from konvoi.evaluate.scores import corpus_scores
+from konvoi.export.run_translator import open_run_translator
+from konvoi.parallel import usable_cores
+
+RESULTS = Path(__file__).with_name("translate.jsonl")
+SHARED = Path(os.environ.get("KONVOI_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+NUM_WARM_UP = 32
+
+Contender = Callable[[list[str]], tuple[list[str], float]]
+"""Sentences -> translations, seconds."""
+
+
+def main() -> None:
+    arguments = parsed()
+    sources, references = (
+        list(itertools.islice(read_lines(file), arguments.sentences))
+        for file in (arguments.source, arguments.reference)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {
+            "run, PyTorch": timed(open_run_translator(arguments.run), arguments.beam),
+            **bundle_contenders(arguments.bundle, arguments.beam),
+            **{name: peer(command, Path(folder)) for name, command in arguments.peer},
+        }
+        rows = measured(contenders, sources, references, arguments)
+    print_table(rows)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--source", type=Path, default=SHARED / "multi30k" / "test_2016_flickr.en.gz")
+    parser.add_argument("--reference", type=Path, default=SHARED / "multi30k" / "test_2016_flickr.de.gz")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--lowercase", action="store_true", help="score without regard to case")
+    parser.add_argument("--peer", nargs=2, action="append", default=[], metavar=("NAME", "COMMAND"))
+    return parser.parse_args()
+
+
+def bundle_contenders(path: Path, beam: int) -> dict[str, Contender]:
+    bundle, cores, contenders = open_bundle(path), usable_cores(), {}
+    for variant in bundle.description.variants:
+        for uses_map in (True, False):
+            for num_translators in sorted({cores, 1}, reverse=True):
+                translator = open_translator(bundle, variant)
+                if uses_map and not translator.uses_map:
+                    continue
+                translator.uses_map = uses_map
+                arrange(translator, num_translators, cores // num_translators)
+                layout = f"{num_translators} x {cores // num_translators} threads"
+                contenders[f"{variant}, {'map' if uses_map else 'no map'}, {layout}"] = timed(translator, beam)
+    return contenders
+
+
+def arrange(translator: BundleTranslator, num_translators: int, num_threads: int) -> None:
+    if num_threads > 1:
+        translator._many = _engine(translator._folder, inter_threads=num_translators, intra_threads=num_threads)
+
+
+def timed(translator: Translator, beam: int) -> Contender:
+    def translate(sentences: list[str]) -> tuple[list[str], float]:
+        translator.translate(sentences[:NUM_WARM_UP], beam=beam)
+        started = time.perf_counter()
+        found = translator.translate(sentences, beam=beam)
+        return [best.text for best, *_ in found], time.perf_counter() - started
+
+    return translate
+
+
+def peer(command: str, folder: Path) -> Contender:
+    def run(sentences: list[str]) -> tuple[list[str], float]:
+        source, output = folder / "source", folder / "output"
+        source.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
+        started = time.perf_counter()
+        words = [word.format(source=source, output=output) for word in shlex.split(command)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        return output.read_text(encoding="utf-8").splitlines(), time.perf_counter() - started
+
+    def without_load(sentences: list[str]) -> tuple[list[str], float]:
+        _, load_seconds = run(sentences[:1])
+        translations, seconds = run(sentences)
+        return translations, seconds - load_seconds
+
+    return without_load
+
+
+def measured(
+    contenders: dict[str, Contender], sources: list[str], references: list[str], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    rows = []
+    for number in range(arguments.rounds):
+        # By turns: whoever comes first has no advantage over all rounds.
+        for name in sorted(contenders, reverse=number % 2 == 1):
+            cpu_before = cpu_seconds()
+            translations, seconds = contenders[name](sources)
+            row = {
+                "contender": name,
+                "sentences": len(sources),
+                "beam": arguments.beam,
+                "round": number,
+                "sentences_per_second": round(len(sources) / seconds, 1),
+                "cpu_seconds": round(cpu_seconds() - cpu_before, 2),
+                "bleu": round(corpus_scores(translations, references, lowercase=arguments.lowercase)["bleu"], 2),
+                "model": arguments.run.name,
+                "at": time.strftime("%Y-%m-%d %H:%M"),
+            }
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            rows.append(row)
+    return rows
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it waited for, the warming up included: what else runs here does not count."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    by_contender = defaultdict(list)
+    for row in rows:
+        by_contender[row["contender"]].append(row)
+    print(f"{'':40} sentences/s  CPU s   BLEU")
+    for name, found in by_contender.items():
+        speed, cpu = (statistics.median(row[key] for row in found) for key in ("sentences_per_second", "cpu_seconds"))
+        print(f"{name:40} {speed:11.1f} {cpu:6.1f} {found[0]['bleu']:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

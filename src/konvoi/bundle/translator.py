@@ -1,0 +1,123 @@
+"""Translates with a bundle, by CTranslate2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from konvoi.bundle.format import Bundle
+from konvoi.bundle.pieces import Attention, Found, PieceTranslator, Source
+from konvoi.bundle.search import ranked, search_options
+from konvoi.data.clean import normalise
+from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
+from konvoi.data.subwords import Subwords
+from konvoi.errors import BundleError
+from konvoi.parallel import usable_cores
+
+MODEL_FILE = "model.bin"
+# Written by export/lexicon.py; CTranslate2 looks for it under this name.
+VOCABULARY_MAP_FILE = "vmap.txt"
+# The fewer sentences share a batch, the fewer pieces their vocabulary map leaves: of 128 to 2,048 tokens this was about
+# the best, with a map 10 % less processor time than 1,024, without one 5 % (tiny, int8, beam 5, 2026-11-16).
+MAX_TOKENS_PER_BATCH = 256
+# A sentence alone gets all cores where a step is work enough to share, and the second copy of the weights is small.
+MIN_SHARED_BYTES, MAX_SHARED_BYTES = 16 << 20, 128 << 20
+
+
+def open_translator(bundle: Bundle, variant: str | None = None, threads: int | None = None) -> BundleTranslator:
+    """Raises BundleError where it is none, or damaged."""
+    if bundle.description.task != "translation":
+        raise BundleError(f"{bundle.path} is no translator", hint=f"konvoi classify {bundle.path} IMAGE...")
+    _, chosen = bundle.variant(variant)
+    return BundleTranslator(bundle, bundle.path / chosen.path, threads or usable_cores())
+
+
+class BundleTranslator(PieceTranslator):
+    """See interfaces.Translator."""
+
+    def __init__(self, bundle: Bundle, folder: Path, num_threads: int) -> None:
+        description, settings = bundle.description, bundle.description.settings
+        super().__init__(
+            Subwords.load(bundle.path / VOCABULARY_FILE), partial(normalise, **settings.get("normalise", {}))
+        )
+        self.name: str = description.name
+        self.source: str = settings["source"]
+        self.target: str = settings["target"]
+        self._beam: int = settings["beam"]
+        self._length_penalty: float = settings["length_penalty"]
+        self._folder, self._num_threads = folder, num_threads
+        self.uses_map = (folder / VOCABULARY_MAP_FILE).is_file()
+        (self._end,) = self.subwords.pieces([Subwords.EOS])
+        # Many sentences: a translator of one thread for each core, which never wait for each other.
+        self._many = _engine(folder, inter_threads=num_threads, intra_threads=1)
+        self._alone: Any = None
+
+    def search(
+        self, sources: list[Source], *, beam: int | None, num_best: int, with_attention: bool
+    ) -> list[list[Found]]:
+        beam = max(beam or self._beam, num_best)
+        engine = self._engine_for(len(sources))
+        # All are given away before the first is waited for.
+        begun = [
+            (batch, self._begin(engine, [sources[index] for index in batch], beam, with_attention))
+            for batch in _batches([len(source.ids) for source in sources], self._num_threads)
+        ]
+        results: list[list[Found]] = [[] for _ in sources]
+        for batch, pending in begun:
+            for index, result in zip(batch, pending, strict=True):
+                results[index] = self._found(result.result())[:num_best]
+        return results
+
+    def _begin(self, engine: Any, sources: list[Source], beam: int, with_attention: bool) -> Any:
+        return engine.translate_batch(
+            [source.pieces for source in sources],
+            asynchronous=True,
+            use_vmap=self.uses_map,
+            return_attention=with_attention or any(source.has_unknown for source in sources),
+            **search_options(beam, self._length_penalty, max(len(source.pieces) for source in sources)),
+        )
+
+    def _found(self, result: Any) -> list[Found]:
+        order = ranked(result.hypotheses, result.scores, self._length_penalty, self._end)
+        return [self._one(result, number, score) for number, score in order]
+
+    def _one(self, result: Any, number: int, score: float) -> Found:
+        pieces = [piece for piece in result.hypotheses[number] if piece != self._end]
+        attention: Attention = ()
+        if result.attention:
+            attention = tuple(tuple(row) for row in result.attention[number][: len(pieces)])
+        return Found(pieces, score, attention)
+
+    def _engine_for(self, num_sentences: int) -> Any:
+        """One sentence is shared out among all cores, several sentences are a core's each."""
+        num_bytes = (self._folder / MODEL_FILE).stat().st_size
+        if num_sentences != 1 or self._num_threads == 1 or not MIN_SHARED_BYTES <= num_bytes <= MAX_SHARED_BYTES:
+            return self._many
+        if self._alone is None:
+            self._alone = _engine(self._folder, inter_threads=1, intra_threads=self._num_threads)
+        return self._alone
+
+    def close(self) -> None:
+        """Ends its threads and frees the weights."""
+        self._many = self._alone = None
+
+
+def _engine(folder: Path, **threads: int) -> Any:
+    import ctranslate2
+
+    try:
+        return ctranslate2.Translator(str(folder), device="cpu", **threads)
+    except (RuntimeError, ValueError) as error:
+        raise BundleError(f"{folder} cannot be loaded: {error}", hint="export the run again") from None
+
+
+def _batches(lengths: list[int], num_threads: int) -> Iterator[list[int]]:
+    """Indices of sentences of like length, longest first: the short ones even out when the threads end."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    fair_share = -(-len(order) // num_threads)
+    while order:
+        count = max(1, min(MAX_TOKENS_PER_BATCH // max(1, lengths[order[0]]), fair_share))
+        yield order[:count]
+        order = order[count:]

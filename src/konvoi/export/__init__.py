@@ -1,0 +1,1 @@
+"""From a run directory to a bundle, verified and measured."""

@@ -1,0 +1,1 @@
+"""Translation and pictures over HTTP, with a page."""
