@@ -220,7 +220,8 @@ def test_a_network_can_not_read_files_of_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_translator_sees_nothing(tmp_path: Path) -> None:
-    bundle = made_bundle(tmp_path / "made", {"float32": b"x"}, task="translation")
+    settings = {"source": "en", "target": "de", "beam": 4, "length_penalty": 0.6}
+    bundle = made_bundle(tmp_path / "made", {"float32": b"x"}, task="translation", settings=settings)
     with pytest.raises(BundleError, match="is no image classifier"):
         open_classifier(bundle)
 

@@ -60,6 +60,19 @@ def test_told_to_end_in_the_middle_it_loses_nothing_that_it_accepted(started: St
     assert (out, err) == ("", "")
 
 
+def test_who_is_refused_hears_of_it_once_all_is_sent(started: Started, trained_run):
+    """Before, the answer would be lost: what still arrives at a connection that is closed breaks it."""
+    with started(trained_run, token=TOKEN) as (address, _):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.sendall(b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(PATIENCE_SECONDS)
+            connection.sendall(b"body")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 401")
+
+
 def test_it_serves_translators_and_classifiers_on_this_machine_only(started: Started, trained_run, image_run):
     with started(trained_run, image_run) as (address, _):
         assert address.startswith("http://127.0.0.1:")

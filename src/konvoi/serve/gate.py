@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,7 +21,7 @@ from konvoi.serve.refusal import Refusal
 from konvoi.serve.security import HEADERS, Security
 from konvoi.serve.service import Service
 
-# A browser hears of a refusal only once it has sent all: so much more than allowed is read and dropped.
+# What is too large is read to its end even so, and dropped, up to this.
 MAX_DROPPED_BYTES = 10 * sizes.MAX_PICTURE_BYTES
 KNOWN_PATHS = (
     *("/", "/docs", "/docs.css", "/openapi.json", "/health", "/ready", "/metrics"),
@@ -44,11 +44,9 @@ class Gate:
             return await self.app(scope, receive, send)
         answer = Answer(send, scope["path"], self.service)
         try:
-            await self._answer(scope, receive, answer)
+            await self._answer_or_refuse(scope, receive, answer)
         except ClientGone:
             pass
-        except Refusal as refusal:
-            await refusal.response()(scope, receive, answer)
         except Exception as error:
             _log_without_content(error)
             if answer.status:
@@ -57,14 +55,19 @@ class Gate:
         finally:
             self.service.metrics.answered(_label(scope["path"]), answer.status, time.monotonic() - answer.began_at)
 
-    async def _answer(self, scope: Scope, receive: Receive, answer: Answer) -> None:
-        headers = Headers(scope=scope)
-        self.security.check(scope["path"], headers)
-        if scope["method"] != "POST":
-            return await self.app(scope, receive, answer)
-        with self._place():
-            body = await self._body(scope["path"], headers, receive)
-            await _unless_gone(self.app, scope, body, receive, answer)
+    async def _answer_or_refuse(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        body = Body(receive, self.service.limits.request_seconds)
+        try:
+            headers = Headers(scope=scope)
+            self.security.check(scope["path"], headers)
+            if scope["method"] != "POST":
+                return await self.app(scope, receive, answer)
+            with self._place():
+                content = await body.read(_max_bytes(scope["path"]))
+                await _unless_gone(self.app, scope, content, receive, answer)
+        except Refusal as refusal:
+            await body.drop()
+            await refusal.response()(scope, receive, answer)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -81,13 +84,27 @@ class Gate:
         finally:
             self.service.num_requests -= 1
 
-    async def _body(self, path: str, headers: Headers, receive: Receive) -> bytes:
-        max_bytes = sizes.MAX_PICTURE_BYTES if path == "/api/classify" else sizes.MAX_JSON_BYTES
+
+class Body:
+    """Of a request: read once, and kept or dropped."""
+
+    def __init__(self, receive: Receive, max_seconds: float) -> None:
+        self._receive, self._max_seconds = receive, max_seconds
+        self._is_over = False
+
+    async def read(self, max_bytes: int) -> bytes:
+        self._is_over = True
         try:
-            async with asyncio.timeout(self.service.limits.request_seconds):
-                return await _read(receive, max_bytes)
+            async with asyncio.timeout(self._max_seconds):
+                return await _read(self._receive, max_bytes)
         except TimeoutError:
             raise Refusal(408, "the request did not arrive in time", headers={"Connection": "close"}) from None
+
+    async def drop(self) -> None:
+        """A client hears of a refusal only once it has sent all: before, it would find the connection broken."""
+        if not self._is_over:
+            with suppress(Refusal):
+                await self.read(max_bytes=0)
 
 
 class Answer:
@@ -158,6 +175,10 @@ def _replay(body: bytes) -> Receive:
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _max_bytes(path: str) -> int:
+    return sizes.MAX_PICTURE_BYTES if path == "/api/classify" else sizes.MAX_JSON_BYTES
 
 
 def _label(path: str) -> str:
