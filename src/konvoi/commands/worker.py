@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 import uuid
 from contextlib import ExitStack
@@ -26,6 +27,8 @@ from konvoi.world import World, from_environment
 
 # Tells a directory on a shared disk, which the first worker has made, from another run under the same name.
 JOB_FILE = Path("job") / "launcher.json"
+# For the words of whoever failed first to reach the launcher, which then ends the rest.
+LISTENING_SECONDS = 10
 
 
 class WorkerRequest(Request):
@@ -71,6 +74,8 @@ def worker(given: Request) -> int:
         with meeting.words_once(), ExitStack() as stack:
             return _take_part(meeting, request, stack)
     except ToldElsewhereError:
+        # A launcher ends everyone as soon as one has ended: the one that speaks must come first.
+        time.sleep(LISTENING_SECONDS)
         return exit_codes.USER
 
 
