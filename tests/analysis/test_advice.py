@@ -50,6 +50,17 @@ def test_of_what_hides_behind_backward_more_hides_when_it_is_shorter(advice_of):
     assert seconds(advice) == pytest.approx((1.493, 0.461 + 0.002 + 1.230 / 2 - 0.2))
 
 
+def test_local_steps_exchange_once_in_sixteen_in_a_quarter_of_the_bytes(advice_of):
+    # Of 1.030 s for bytes 1/64 stays, of 2 ms for two collectives 1/16; the exposed 1.032 s end otherwise.
+    advice = advice_of(step=NETWORK)["one exchange in 16 steps"]
+    assert advice.how == "--set sync.name=diloco --set sync.local_steps=16"
+    assert seconds(advice) == pytest.approx((1.493, 0.461 + 1.030 / 64 + 0.002 / 16))
+
+
+def test_a_run_with_local_steps_is_not_told_of_them(advice_of):
+    assert not any("one exchange in" in name for name in advice_of(step=NETWORK, recipe={"sync": {"name": "diloco"}}))
+
+
 def test_accumulating_exchanges_once_in_four(advice_of):
     advice = advice_of(step=NETWORK)["exchange once in 4 micro-batches"]
     assert advice.how == "--set train.accumulate=4"

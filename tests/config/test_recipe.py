@@ -76,11 +76,17 @@ def test_all_problems_are_told_at_once_with_near_names() -> None:
         "optim.name: is 'adamm', did you mean \"adam\"?",
         "train.duration: is 'soon', must be a number and one of steps",
         'train.seeed: no such key, did you mean "seed"?',
-        'sync.name: there is no sync "dpp", did you mean "ddp"? (known: ddp',
+        'sync.name: there is no sync "dpp", did you mean "ddp"? (known: auto',
     ]
     for beginning in expected:
         assert sum(line.startswith(beginning) for line in found) == 1, (beginning, found)
     assert len(found) == len(expected)
+
+
+def test_an_override_may_name_a_key_of_a_table_in_a_table() -> None:
+    recipe = check(SMALLEST, ["sync.name=hierarchical", "sync.between.name=diloco", "sync.between.local_steps=8"])
+    assert recipe.sync.between.local_steps == 8  # type: ignore[attr-defined]
+    assert problems(SMALLEST, "train.seed=1", "train.seed.x=3") == ["--set train.seed.x=3: seed is no table, but 1"]
 
 
 def test_a_table_that_is_none_is_told_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,29 +119,70 @@ def test_there_is_a_sync_and_a_task() -> None:
     assert SYNCS and TASKS
 
 
+def alone(name: str) -> Any:
+    """A sync with its defaults, of one worker."""
+    module = registry.find("sync", name)
+    return module.Sync(module.Config(), Team(World()), Timeline())
+
+
+def one_step(sync: Any) -> nn.Module:
+    """Of a model whose weights begin at 0, in two micro-batches: the gradient is the sum of the inputs."""
+    bare = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(bare.weight)
+    model: nn.Module = sync.wrap(bare)
+    sync.settle(lambda: None)
+    for number, inputs in enumerate(([1.0, 2.0], [10.0, 20.0])):
+        with sync.micro_step(model, is_last=number == 1):
+            model(torch.tensor(inputs)).backward()
+    with torch.no_grad():
+        bare.weight -= bare.weight.grad
+    sync.after_step(model, step=1)
+    return bare
+
+
 @pytest.mark.parametrize("name", SYNCS)
 def test_a_sync_keeps_its_contract_on_one_worker(name: str) -> None:
-    module = registry.find("sync", name)
-    sync = module.Sync(module.Config(), Team(World()), Timeline())
+    sync = alone(name)
     assert sync.num_averaged == 1
-    model = sync.wrap(nn.Linear(2, 1, bias=False))
-    sync.settle(lambda: None)
-    with sync.micro_step(model, is_last=False):
-        model(torch.tensor([1.0, 2.0])).backward()
-    with sync.micro_step(model, is_last=True):
-        model(torch.tensor([10.0, 20.0])).backward()
-    sync.after_step(model, step=1)
+    assert sync.chosen.name in (name, "ddp")
+    model = one_step(sync)
     # 1 + 10 and 2 + 20: alone, nothing is averaged
-    assert [p.grad.tolist() for p in model.parameters() if p.grad is not None] == [[[11.0, 22.0]]]
-    sync.load_state(json.loads(json.dumps(sync.state())))
+    assert model.weight.grad.tolist() == [[11.0, 22.0]]
+    assert model.weight.tolist() == [[-11.0, -22.0]]
+    assert sync.heard(1, [0.5]) == ""
+    sync.finish(1)
+    finished = model.weight.tolist()
+    with sync.shared():
+        assert model.weight.tolist() == finished
+    assert isinstance(sync.agreement_lag, int) and isinstance(sync.replicas_differ, bool)
+    sync.close()
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_a_sync_is_restored_by_what_a_checkpoint_holds(name: str) -> None:
+    sync, other = alone(name), alone(name)
+    one_step(sync)
+    # As the files of a checkpoint: JSON, and tensors by name.
+    state, tensors, own = json.loads(json.dumps(sync.state())), sync.tensors(), sync.own_tensors()
+    other.load_state(state)
+    other.load_tensors({key: tensor.clone() for key, tensor in tensors.items()})
+    other.load_own({key: tensor.clone() for key, tensor in own.items()})
+    other.wrap(nn.Linear(2, 1, bias=False))
+    assert json.loads(json.dumps(other.state())) == state
+    for before, after in ((tensors, other.tensors()), (own, other.own_tensors())):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+    sync.close(), other.close()
 
 
 @pytest.mark.parametrize("name", SYNCS)
 def test_a_sync_says_what_it_sends(name: str) -> None:
     module = registry.find("sync", name)
-    sent = [module.bytes_per_step(module.Config(), 1_000_000, num_workers) for num_workers in (1, 2, 3, 4)]
-    assert sent[0] == 0
-    assert 0 < sent[1] <= sent[2] <= sent[3]
+    sent = module.traffic(module.Config(), [(1000, 900), (100_000,)])
+    per_step = [sent.bytes_per_step(num_workers) for num_workers in (1, 2, 3, 4)]
+    assert per_step[0] == 0
+    assert 0 < per_step[1] < per_step[2] < per_step[3] <= 1.5 * 4 * 1_000_000
+    assert sent.every_steps >= 1 and sent.num_messages >= 1
 
 
 @pytest.mark.parametrize("name", TASKS)

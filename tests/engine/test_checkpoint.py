@@ -151,7 +151,7 @@ def test_a_missing_checkpoint_is_found_too(tmp_path: Path) -> None:
 def test_checksums_that_leave_out_the_weights_do_not_pass(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path).save(checkpoint(1))
     (path / "checksums.json").write_text("{}")
-    assert damage(path) == "damaged (checksums.json names no weights)"
+    assert damage(path) == "damaged (checksums.json names no model.safetensors)"
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(tmp_path: Path) -> None:

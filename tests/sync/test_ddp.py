@@ -1,85 +1,52 @@
-"""Exact averaging against arithmetic by hand, on one, two and three processes."""
+"""Exact averaging against arithmetic by hand, and against one process, on two and three processes."""
 
 from __future__ import annotations
 
-import json
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.processes import ended, free_port, start_process, torchrun_variables
-from torch import nn
+from tests.sync.workers import Training, new_sync, on_workers
+from torch import Tensor, nn
 
+from konvoi import registry
 from konvoi.sync import Team
-from konvoi.sync.ddp import Config, Sync, bytes_per_step
+from konvoi.sync.ddp import Config, Sync, traffic
 from konvoi.telemetry.timeline import Timeline
 from konvoi.world import World
 
-# Every rank sees two inputs, one after the other: rank 0 sees 1 and 2, rank 1 sees 3 and 4, rank 2 sees 5 and 6.
-PROGRAM = """
-import json, os, sys
-import torch
-from torch import nn
-from konvoi.world import from_environment
-from konvoi.sync import Team
-from konvoi.sync.ddp import Config, Sync
-from konvoi.telemetry.timeline import Timeline
+NUM_PIECES, NUM_SENTENCES, RATE = 40, 6, 0.5
 
-torch.set_num_threads(1)
-team = Team(from_environment())
-torch.manual_seed(team.rank)
-model = nn.Linear(1, 1, bias=False)
-sync = Sync(Config(), team, Timeline())
-wrapped = sync.wrap(model)
-start = model.weight.item()
 
-def gradient(one_pass):
-    model.zero_grad()
-    one_pass()
-    return model.weight.grad.item()
+def two_steps(team: Team) -> dict[str, Any]:
+    """Every rank sees two inputs, one after the other: rank 0 sees 1 and 2, rank 1 sees 3 and 4, rank 2 5 and 6."""
+    torch.manual_seed(team.rank)
+    model = nn.Linear(1, 1, bias=False)
+    training = Training(model, Sync(Config(), team, Timeline()))
+    start = model.weight.item()
+    num_passes = 0
 
-def step():
-    for number, value in enumerate((1.0, 2.0)):
-        with sync.micro_step(wrapped, is_last=number == 1):
-            wrapped(torch.tensor([[2.0 * team.rank + value]])).sum().backward()
+    def settling() -> None:
+        nonlocal num_passes
+        num_passes += 1
+        training.wrapped(torch.ones(1, 1)).sum().backward()
 
-num_passes = 0
-def settling():
-    global num_passes
-    num_passes += 1
-    wrapped(torch.ones(1, 1)).sum().backward()
-sync.settle(settling)
-
-found = {
-    "start": start,
-    "gradients": [gradient(step), gradient(step)],
-    "num_averaged": sync.num_averaged,
-    "settled": num_passes,
-    "sum": team.sum([1.0, team.rank]),
-    "gathered": team.gather(["rank", team.rank]),
-}
-with open(sys.argv[1], "w") as file:
-    json.dump(found, file)
-team.close()
-"""
+    training.sync.settle(settling)
+    inputs = [torch.tensor([[2.0 * team.rank + number]]) for number in (1, 2)]
+    return {
+        "start": start,
+        "gradients": [training.step(*inputs)[0].item() for _ in range(2)],
+        "num_averaged": training.sync.num_averaged,
+        "settled": num_passes,
+        "sum": team.sum([1.0, team.rank]),
+        "gathered": team.gather(["rank", team.rank]),
+    }
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What each rank found."""
-    folder: Path = tmp_path_factory.mktemp("ranks")
-    port, program = free_port(), textwrap.dedent(PROGRAM)
-    processes = [
-        start_process(
-            f"import sys; sys.argv = ['program', {str(folder / str(rank))!r}]; exec({program!r})",
-            torchrun_variables(rank, request.param, port),
-        )
-        for rank in range(request.param)
-    ]
-    assert [ended(process) for process in processes] == [0] * request.param
-    return [json.loads((folder / str(rank)).read_text()) for rank in range(request.param)]
+    return on_workers(two_steps, [request.param])
 
 
 def test_the_gradient_is_the_mean_over_ranks_of_the_sum_over_micro_batches(found: list[dict[str, Any]]) -> None:
@@ -107,6 +74,40 @@ def test_everyone_gets_the_sum_and_everyones_value(found: list[dict[str, Any]]) 
     assert [rank["gathered"] for rank in found] == [[["rank", rank] for rank in range(len(found))]] * len(found)
 
 
+def train_transformer(team: Team, name: str = "ddp") -> tuple[list[float], list[Tensor]]:
+    """Three steps, each worker with its share of six sentences; the losses of all, and the weights."""
+    torch.manual_seed(1)
+    module = registry.find("model", "transformer")
+    config = module.Config(
+        size="tiny", width=32, ffn_width=64, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
+    )
+    model = module.Model(config, NUM_PIECES, pad=0)
+    pieces = torch.randint(4, NUM_PIECES, (NUM_SENTENCES, 7), generator=torch.Generator().manual_seed(1))
+    own = pieces[team.rank :: team.size]
+    sync = new_sync(name, {}, team)
+    wrapped, optimizer = sync.wrap(model), torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    losses = []
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        with sync.micro_step(wrapped, is_last=True):
+            loss = wrapped(own, own.flip(1)).logsumexp(dim=-1).sum() / pieces.numel()
+            torch.autograd.backward(loss * sync.num_averaged)
+        optimizer.step()
+        sync.after_step(wrapped, step)
+        losses.append(team.sum([loss.item()])[0])
+    return losses, [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_several_workers_train_a_transformer_as_one_does_with_all_their_sentences(num_workers: int) -> None:
+    losses, weights = train_transformer(Team(World()))
+    assert losses[0] - losses[-1] > 0.1
+    for own_losses, own_weights in on_workers(train_transformer, [num_workers]):
+        assert own_losses == pytest.approx(losses, rel=1e-5)
+        for one, other in zip(weights, own_weights, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_one_worker_sends_nothing_and_waits_for_nobody() -> None:
     team = Team(World())
     model = nn.Linear(1, 1)
@@ -122,4 +123,4 @@ def test_one_worker_sends_nothing_and_waits_for_nobody() -> None:
     [(1, 0.0), (2, 243.523584), (3, 324.698112), (4, 365.285376)],
 )
 def test_the_bytes_of_a_step_follow_the_ring(num_workers: int, megabytes: float) -> None:
-    assert bytes_per_step(Config(), 60_880_896, num_workers) / 1e6 == pytest.approx(megabytes)
+    assert traffic(Config(), [(60_880_896,)]).bytes_per_step(num_workers) / 1e6 == pytest.approx(megabytes)

@@ -19,6 +19,8 @@ MAX_ADVICE = 4
 ACCUMULATE = 4
 RARER = 4
 BYTES_PER_FLOAT = 4
+# Of diloco as it is unless told otherwise: a byte for each weight, once in so many steps.
+LOCAL_STEPS, LOCAL_BYTES = 16, 1
 # For a run that has no second machine yet: the network that most have.
 ASSUMED_BITS_PER_SECOND = 1e9
 IDLE_PERCENT = 60.0
@@ -30,7 +32,7 @@ def advise(found: Findings, cause: Cause) -> list[Advice]:
         return []
     models = {
         "compute": (_mixed_precision, _threads, _fewer_than_cores, _larger_steps, _more_machines),
-        "network": (_half_precision, _accumulate, _larger_buckets, _alone),
+        "network": (_local_steps, _half_precision, _accumulate, _larger_buckets, _alone),
         "input": (_loader_processes, _faster_input),
         "straggler": (_mend_straggler, _without_straggler),
         "evaluation": (_evaluate_less_often, _fewer_sentences),
@@ -48,6 +50,17 @@ def _half_precision(found: Findings) -> Iterator[Advice]:
     how = "--set sync.name=fp16" if "fp16" in _sync_names() else "a sync that sends gradients in half precision"
     after = found.step_seconds - found.exchange.exposed + found.exchange.exposed_if(bytes_factor=0.5)
     yield Advice("half precision gradients", how, found.step_seconds, after)
+
+
+def _local_steps(found: Findings) -> Iterator[Advice]:
+    """What is still sent travels while the next steps compute."""
+    if found.run.setting("sync.name", "ddp") != "ddp":
+        return
+    rarer = 1 / LOCAL_STEPS
+    left = found.exchange.exposed_if(bytes_factor=rarer * LOCAL_BYTES / BYTES_PER_FLOAT, collectives_factor=rarer)
+    words = f"one exchange in {LOCAL_STEPS} steps, the workers' weights parting meanwhile"
+    after = found.step_seconds - found.exchange.exposed + left
+    yield Advice(words, f"--set sync.name=diloco --set sync.local_steps={LOCAL_STEPS}", found.step_seconds, after)
 
 
 def _sync_names() -> set[str]:

@@ -14,7 +14,7 @@ from konvoi.config.recipe import Recipe, read
 from konvoi.config.schedules import OneCycle, Span
 from konvoi.engine.setup import span_of
 from konvoi.errors import DataError
-from konvoi.sync import Team
+from konvoi.sync import Team, num_values
 from konvoi.world import World
 
 BYTES_PER_FLOAT = 4
@@ -35,7 +35,7 @@ def info(name: str, overrides: list[str], as_json: bool) -> None:
     prepared, why_not = _find(recipe)
     facts: dict[str, Any] = {"recipe": name, "workers": recipe.train.workers}
     facts["model"] = _model(recipe, prepared)
-    facts["bytes"] = _bytes(recipe, facts["model"]["parameters"])
+    facts["bytes"] = _bytes(recipe, prepared)
     facts["data"] = _data(recipe, prepared, why_not)
     facts["steps"] = _steps(recipe, prepared)
     facts["schedule"] = _schedule(recipe, facts["steps"])
@@ -70,16 +70,25 @@ def _model(recipe: Recipe, prepared: Any) -> dict[str, Any]:
     }
 
 
-def _bytes(recipe: Recipe, num_parameters: int) -> dict[str, Any]:
+def shapes_of(recipe: Recipe, prepared: Any) -> list[tuple[int, ...]]:
+    """Of all trainable parameters, without memory for any."""
+    model = registry.find("model", recipe.name_of("model"))
+    with torch.device("meta"):
+        built = model.Model(recipe.model, _task(recipe).num_outputs(recipe, prepared))
+    return [tuple(parameter.shape) for parameter in built.parameters() if parameter.requires_grad]
+
+
+def _bytes(recipe: Recipe, prepared: Any) -> dict[str, Any]:
     """Exact but for a few kilobytes of names and counters."""
-    weights = BYTES_PER_FLOAT * num_parameters
+    shapes = shapes_of(recipe, prepared)
+    weights = BYTES_PER_FLOAT * num_values(shapes)
     optim = recipe.optim
     num_moments = (1 if optim.momentum else 0) if optim.name == "sgd" else 2
     averages = weights if recipe.train.ema_decay else 0
     sync = registry.find("sync", recipe.name_of("sync"))
     return {
         "gradient": weights,
-        "sent_per_step_and_worker": sync.bytes_per_step(recipe.sync, num_parameters, recipe.train.workers),
+        "sent_per_step_and_worker": sync.traffic(recipe.sync, shapes).bytes_per_step(recipe.train.workers),
         "optimiser_state": num_moments * weights,
         "checkpoint": (1 + num_moments) * weights + averages,
     }

@@ -116,12 +116,15 @@ def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "
 
 def _apply(tables: dict[str, Any], override: str) -> list[str]:
     key, equals, text = override.partition("=")
-    section, dot, name = key.strip().partition(".")
-    if not (equals and dot and name):
+    *sections, name = key.strip().split(".")
+    if not (equals and sections and all(sections) and name):
         return [f"--set {override}: must be section.key=value, as in train.seed=2"]
-    tables.setdefault(section, {})
-    if isinstance(tables[section], dict):
-        tables[section][name] = toml_value(text.strip())
+    table: Any = tables
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            return [f"--set {override}: {section} is no table, but {table!r}"]
+    table[name] = toml_value(text.strip())
     return []
 
 

@@ -5,8 +5,12 @@ checkpoints/step-00000500/
     model.safetensors               the weights
     ema.safetensors                 their moving average, where the recipe keeps one
     optimizer.safetensors           the optimiser's moments
+    sync.safetensors                what all workers share beside the weights, where the sync keeps any
     state.json                      step, position in the data, scores so far, loss scale
     checksums.json                  SHA-256 of each of these
+checkpoints/workers/rank-003/step-00000500/
+                                    what one worker has alone, on its own host: its weights where they part, what
+                                    rounding cost, its optimiser's moments
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Checkpoint:
     step: int
     state: dict[str, Any]
     tensors: dict[str, Tensors] = field(default_factory=dict)
-    """By file: model, ema, optimizer."""
+    """By file: model, ema, optimizer, sync."""
 
 
 class Checkpoints:
@@ -51,6 +55,7 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Writes beside, then renames: a killed run leaves the previous checkpoint whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         final = self.path_of(checkpoint.step)
         # The state may have grown since: an evaluation after the last step belongs to it.
         if (final, checkpoint.state) == self._saved:
@@ -168,7 +173,7 @@ def _weights_of(path: Path) -> Tensors:
     return {**load_file(path / "model.safetensors"), **(load_file(average) if average.exists() else {})}
 
 
-def damage(path: Path) -> str:
+def damage(path: Path, needed: str = "model.safetensors") -> str:
     """What is wrong with a checkpoint: "missing", "damaged (...)", or nothing."""
     if not path.is_dir():
         return "missing"
@@ -177,7 +182,7 @@ def damage(path: Path) -> str:
         for name, expected in checksums.items():
             if _sha256(path / name) != expected:
                 return f"damaged ({name} differs from its checksum)"
-        return "" if "model.safetensors" in checksums else "damaged (checksums.json names no weights)"
+        return "" if needed in checksums else f"damaged (checksums.json names no {needed})"
     except FileNotFoundError as error:
         return f"damaged ({Path(error.filename).name} is missing)"
     except (OSError, ValueError, AttributeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
+from konvoi.engine.precision import Outcome
 from konvoi.engine.setup import Run
 from konvoi.evaluate.scores import is_better
 from konvoi.telemetry.timeline import StepTimes
@@ -31,12 +33,15 @@ class StepSums:
 
 
 @dataclass(frozen=True)
-class StepCost:
-    """What a step took on this rank."""
+class OwnStep:
+    """What a step was on this rank."""
 
+    number: int
+    learning_rate: float
+    outcome: Outcome
+    num_targets: int
     times: StepTimes
     processor: dict[str, float]
-    communication: dict[str, float]
 
 
 def train(run: Run) -> str:
@@ -45,19 +50,23 @@ def train(run: Run) -> str:
     # A run that went on after its end has nothing left to do.
     ending = "finished" if _share_done(run) >= 1 else ""
     while not ending:
-        sums = train_step(run)
+        stop_votes = train_step(run)
         evaluate_now = _evaluates(run) and _is_due(run, "evaluate")
+        save_now = evaluate_now or _is_due(run, "checkpoint")
+        if save_now:
+            stop_votes += _hear(run, 0)
         if evaluate_now:
             evaluate(run)
         # After the evaluation, so that a resumed run knows its outcome.
-        if evaluate_now or _is_due(run, "checkpoint"):
+        if save_now:
             save(run)
-        ending = _ending(run, sums)
+        ending = _ending(run, stop_votes)
     _finish(run, ending)
     return ending
 
 
-def train_step(run: Run) -> StepSums:
+def train_step(run: Run) -> float:
+    """Returns how many workers voted to stop, in a step of which all is known now."""
     progress, recipe = run.progress, run.recipe
     rate = recipe.schedule.rate(progress.step + 1, run.span)
     optim.set_rate(run.optimizer, rate)
@@ -70,16 +79,13 @@ def train_step(run: Run) -> StepSums:
         own += _micro_step(run, position, is_last, num_targets)
     with run.timeline("optimiser"):
         outcome = run.precision.step(run.optimizer, run.bare_model, recipe.optim.clip_norm)
-        run.sync.after_step(run.model, progress.step + 1)
         if run.average and not outcome.skipped:
             run.average.update(progress.step + 1)
-    sums, cost = _agree(run, own)
+    run.sync.after_step(run.model, progress.step + 1)
     progress.step += 1
     progress.position += run.micro_batches_per_step
-    progress.seconds = sums.first_rank_seconds
-    progress.skipped_steps += outcome.skipped
-    _record(run, sums, cost, rate, outcome.gradient_norm, outcome.skipped, int(own[2]))
-    return sums
+    run.unheard.append(_tell(run, own, rate, outcome))
+    return _hear(run, run.sync.agreement_lag)
 
 
 def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> torch.Tensor:
@@ -96,49 +102,68 @@ def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> tor
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _agree(run: Run, own: torch.Tensor) -> tuple[StepSums, StepCost]:
+def _tell(run: Run, own: torch.Tensor, rate: float, outcome: Outcome) -> Callable[[], float]:
     """One small exchange: sums for the log, votes to stop, the first rank's clock for all, who waited for whom.
 
     It ends the step, and is itself counted with the next one: how long everybody took for it is known only then.
+    Returns what waits for the answers, records the step, and counts the votes to stop.
     """
-    times, processor = run.timeline.take(), run.processor.take()
+    step = OwnStep(run.progress.step, rate, outcome, int(own[2]), run.timeline.take(), run.processor.take())
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
-    clock = seconds if run.team.rank == 0 else 0.0
-    values = [*own.tolist(), float(run.stop_requested), clock]
-    if run.team.size == 1:
-        return StepSums(*values), StepCost(times, processor, {})
-    with run.timeline("agreement"):
-        rows = run.team.rows([*values, *times.durations()])
-    sums = [sum(column) for column in zip(*(row[: len(values)] for row in rows), strict=True)]
-    communication = times.communication([row[len(values) :] for row in rows]) if run.timeline.is_on else {}
-    return StepSums(*sums), StepCost(times, processor, communication)
+    values = [*own.tolist(), float(run.stop_requested), seconds if run.team.rank == 0 else 0.0]
+    answers = run.team.begin_rows([*values, *step.times.durations()])
+
+    def hear() -> float:
+        with run.timeline("agreement") if run.team.size > 1 else nullcontext():
+            rows = answers()
+        sums = StepSums(*(sum(column) for column in zip(*(row[: len(values)] for row in rows), strict=True)))
+        communication = {}
+        if run.timeline.is_on and run.team.size > 1:
+            communication = step.times.communication([row[len(values) :] for row in rows])
+        run.progress.seconds = sums.first_rank_seconds
+        run.progress.skipped_steps += outcome.skipped
+        _record(run, step, sums, communication)
+        if told := run.sync.heard(step.number, [row[1] / row[2] for row in rows]):
+            run.writer.event("sync", step=step.number, message=told)
+            run.writer.console.say(told)
+        return sums.stop_votes
+
+    return hear
 
 
-def _record(
-    run: Run, sums: StepSums, cost: StepCost, rate: float, gradient_norm: float, skipped: bool, own_targets: int
-) -> None:
-    step, step_seconds = run.progress.step, cost.times.seconds
+def _hear(run: Run, lag: int) -> float:
+    """Waits until all is known but the last `lag` steps; how many voted to stop."""
+    stop_votes = 0.0
+    while len(run.unheard) > lag:
+        stop_votes += run.unheard.popleft()()
+    return stop_votes
+
+
+def _record(run: Run, step: OwnStep, sums: StepSums, communication: dict[str, float]) -> None:
+    step_seconds = step.times.seconds
     event = {
-        "step": step,
+        "step": step.number,
         "loss": sums.loss / sums.targets,
         "objective": sums.objective / sums.targets,
-        "learning_rate": rate,
-        "gradient_norm": gradient_norm,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.outcome.gradient_norm,
         "step_seconds": step_seconds,
-        **run.task.amounts(sums.targets, sums.sources, sums.padded, own_targets, step_seconds),
-        "phases": cost.times.phases,
-        **cost.processor,
+        **run.task.amounts(sums.targets, sums.sources, sums.padded, step.num_targets, step_seconds),
+        "phases": step.times.phases,
+        **step.processor,
     }
-    if cost.communication:
-        event["communication"] = {**cost.communication, "bytes": run.writer.facts["bytes_sent_per_step"]}
-    if run.precision.device.type == "cuda" and cost.times.is_exact:
+    if communication:
+        event["communication"] = {**communication, "bytes": run.writer.facts["bytes_sent_per_step"]}
+    if run.precision.device.type == "cuda" and step.times.is_exact:
         event["sampled"] = True
     if run.precision.name == "fp16":
         event["loss_scale"] = run.precision.loss_scale
-    if skipped:
+    if step.outcome.skipped:
         event["skipped"] = True
-        run.writer.console.say(f"step {step:,}: gradients overflowed, skipped ({run.progress.skipped_steps} so far)")
-    line_due = step % int(run.recipe.train.log_every.count) == 0 or step == 1
+        run.writer.console.say(
+            f"step {step.number:,}: gradients overflowed, skipped ({run.progress.skipped_steps} so far)"
+        )
+    line_due = step.number % int(run.recipe.train.log_every.count) == 0 or step.number == 1
     run.writer.step(event, 100 * _share_done(run), line_due)
 
 
@@ -166,7 +191,7 @@ def scores_of(run: Run) -> dict[str, Any]:
     run.bare_model.eval()
     try:
         averaged = run.average.in_place() if run.average else nullcontext()
-        with torch.no_grad(), run.precision.autocast(), averaged:
+        with torch.no_grad(), run.precision.autocast(), run.sync.shared(), averaged:
             # Running statistics are each rank's own since the last forward pass; the checkpoint holds the first's.
             run.team.follow_first(run.bare_model.buffers())
             scores: dict[str, Any] = run.task.evaluate(run.bare_model, run.team)
@@ -176,13 +201,18 @@ def scores_of(run: Run) -> dict[str, Any]:
 
 
 def save(run: Run) -> None:
-    """The first rank writes, since all hold the same."""
+    """The first rank writes what all have in common, and every rank what it has alone."""
     progress = run.progress
     started = time.perf_counter()
     progress.done_at["checkpoint"] = progress.seconds
     size: dict[str, int] = {}
+    with run.timeline("checkpoint"):
+        # First: where the checkpoint is whole, so is what belongs to it.
+        own = _own_part(run)
+        if own:
+            run.own_parts.save(own)
     if run.team.rank == 0:
-        with run.timeline("checkpoint"):
+        with run.timeline("checkpoint"), run.sync.shared():
             path = run.checkpoints.save(_checkpoint(run))
             if progress.scored_step == progress.step:
                 run.checkpoints.rank_by_score(path, progress.scores[run.recipe.evaluate.metric])
@@ -197,7 +227,19 @@ def _checkpoint(run: Run) -> Checkpoint:
     tensors = {"model": dict(run.bare_model.state_dict()), "optimizer": optim.state_tensors(run.optimizer)}
     if run.average:
         tensors["ema"] = run.average.tensors()
+    if shared := run.sync.tensors():
+        tensors["sync"] = shared
     return Checkpoint(run.progress.step, state, tensors)
+
+
+def _own_part(run: Run) -> Checkpoint | None:
+    """What this worker has alone, where it has anything."""
+    tensors = {"sync": run.sync.own_tensors()}
+    if not run.sync.replicas_differ and not tensors["sync"]:
+        return None
+    if run.sync.replicas_differ:
+        tensors["optimizer"] = optim.state_tensors(run.optimizer)
+    return Checkpoint(run.progress.step, {"step": run.progress.step, "precision": run.precision.state()}, tensors)
 
 
 def _evaluates(run: Run) -> bool:
@@ -214,9 +256,9 @@ def _share_done(run: Run) -> float:
     return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch)
 
 
-def _ending(run: Run, sums: StepSums) -> str:
+def _ending(run: Run, stop_votes: float) -> str:
     train = run.recipe.train
-    if sums.stop_votes:
+    if stop_votes:
         return "interrupted"
     if _share_done(run) >= 1:
         return "finished"
@@ -244,6 +286,9 @@ def _begin(run: Run) -> None:
 
 
 def _finish(run: Run, ending: str) -> None:
+    _hear(run, 0)
+    if ending != "interrupted":
+        run.sync.finish(run.progress.step)
     if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
         evaluate(run)
     save(run)

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +24,11 @@ from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine import optim
 from konvoi.engine.average import MovingAverage
-from konvoi.engine.checkpoint import Checkpoint, Checkpoints
+from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
-from konvoi.errors import CheckpointError, DataError
+from konvoi.errors import CheckpointError, DataError, UserError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -59,7 +60,11 @@ class Run:
     timeline: Timeline
     processor: ProcessorTime
     host_sampler: HostSampler | None
+    own_parts: Checkpoints
+    """What this worker alone has of a checkpoint; on its own host."""
     progress: Progress = field(default_factory=Progress)
+    unheard: deque[Callable[[], float]] = field(default_factory=deque)
+    """Steps of which the other workers' part is not known yet, the oldest first."""
     stop_requested: bool = False
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -99,10 +104,10 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     torch.manual_seed(recipe.train.seed)
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
-    sync_module = registry.find("sync", recipe.name_of("sync"))
-    sync = sync_module.Sync(recipe.sync, team, timeline)
+    sync = registry.find("sync", recipe.name_of("sync")).Sync(recipe.sync, team, timeline)
+    _check_average(recipe, sync)
     precision = Precision(recipe.train.precision if recipe.train.precision != "auto" else fastest(device), device)
-    facts = _facts(recipe, task, bare_model, precision, world, sync_module)
+    facts = _facts(task, bare_model, precision, world)
     run = Run(
         recipe=recipe,
         directory=directory,
@@ -120,6 +125,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         timeline=timeline,
         processor=ProcessorTime(timeline.is_on),
         host_sampler=_host_sampler(recipe, directory, world),
+        own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.rank:03d}", recipe.checkpoint.keep),
     )
     if resume_from:
         load_checkpoint(run, resume_from)
@@ -128,8 +134,11 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
     with timeline("wrapping"):
+        shapes = [tuple(p.shape) for p in bare_model.parameters() if p.requires_grad]
+        sync.probe(lambda: _one_pass(run), recipe.train.accumulate, shapes)
         run.model = sync.wrap(model)
         sync.settle(lambda: _one_pass(run))
+    _tell_sync(run, world, shapes)
     _listen_for_signals(run)
     _tell_start(run, world)
     return run
@@ -139,6 +148,7 @@ def close(run: Run) -> None:
     if run.host_sampler:
         run.host_sampler.close()
     run.processor.close()
+    run.sync.close()
     run.writer.close()
     run.team.close()
 
@@ -156,6 +166,16 @@ def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> Host
     sampler = HostSampler(directory.hosts, os.environ.get("MASTER_ADDR") if world.size > 1 else None)
     sampler.start()
     return sampler
+
+
+def _tell_sync(run: Run, world: World, shapes: list[tuple[int, ...]]) -> None:
+    """What it will send, and what it found out about itself."""
+    chosen = run.sync.chosen
+    sent = registry.find("sync", chosen.name).traffic(chosen, shapes)
+    run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.local_size)
+    if run.sync.message:
+        run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
+        run.writer.console.say(run.sync.message)
 
 
 def _tell_start(run: Run, world: World) -> None:
@@ -215,11 +235,29 @@ def load_checkpoint(run: Run, path: Path) -> None:
         run.average.load(loaded.tensors["ema"])
     run.precision.load_state(loaded.state["precision"])
     run.sync.load_state(loaded.state["sync"])
+    run.sync.load_tensors(loaded.tensors.get("sync", {}))
     run.progress = Progress.from_state(loaded.state)
+    _load_own_part(run)
     run.seconds_before = run.progress.seconds
     run.writer.forget_after(run.progress.step)
     if run.team.rank == 0:
         run.checkpoints.forget_after(run.progress.step)
+
+
+def _load_own_part(run: Run) -> None:
+    """All workers have theirs, or none uses it: other workers than before begin from what they had in common."""
+    path = run.own_parts.path_of(run.progress.step)
+    known = run.team.gather((path.exists(), not damage(path, "state.json")))
+    if not all(is_intact for _, is_intact in known):
+        if any(exists for exists, _ in known) or run.sync.replicas_differ:
+            missing = ", ".join(str(rank) for rank, (_, is_intact) in enumerate(known) if not is_intact)
+            run.writer.console.say(f"worker {missing}: nothing of its own to go on from; all begin from what is shared")
+        return
+    own = checkpoints.load(path)
+    if "optimizer" in own.tensors:
+        optim.load_state_tensors(run.optimizer, own.tensors["optimizer"])
+    run.precision.load_state(own.state["precision"])
+    run.sync.load_own(own.tensors["sync"])
 
 
 def _from_first(team: Team, loaded: Checkpoint | None) -> Checkpoint:
@@ -258,6 +296,14 @@ def keep_memory() -> None:
         libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
+def _check_average(recipe: Recipe, sync: Any) -> None:
+    if recipe.train.ema_decay and sync.may_differ:
+        raise UserError(
+            f"train.ema_decay does not go with {recipe.name_of('sync')}: between exchanges the workers' weights differ",
+            hint="leave ema_decay out, or average checkpoints: konvoi eval RUN --checkpoint average",
+        )
+
+
 def _check_enough(task: Any, recipe: Recipe, team: Team) -> None:
     needed = team.size * recipe.train.accumulate
     if task.num_per_epoch < needed:
@@ -276,17 +322,13 @@ def span_of(recipe: Recipe, num_per_epoch: int, num_workers: int) -> Span:
     return Span(total_steps=total_steps, steps_per_epoch=steps_per_epoch, width=getattr(width, "width", 512))
 
 
-def _facts(
-    recipe: Recipe, task: Any, model: nn.Module, precision: Precision, world: World, sync_module: Any
-) -> dict[str, Any]:
-    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+def _facts(task: Any, model: nn.Module, precision: Precision, world: World) -> dict[str, Any]:
     return {
         "hosts": world.num_hosts,
-        "parameters": num_parameters,
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "precision": precision.name,
         "device": precision.device.type,
         "threads": torch.get_num_threads(),
-        "bytes_sent_per_step": sync_module.bytes_per_step(recipe.sync, num_parameters, world.size),
         "micro_batches_per_epoch": task.num_per_epoch,
     }
 

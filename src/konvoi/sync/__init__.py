@@ -2,18 +2,30 @@
 
 A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, timeline)`:
 
+    probe(one_pass, num_passes, shapes)
+                                  before all: a step takes so many passes forward and back, and one may be tried
+    chosen, message               what it does (a Config), and what to tell the user of that before the first step
     wrap(model)                   what the loop calls instead of the model
     settle(one_pass)              before the first step, also of a resumed run; one_pass() goes forward and back for
                                   nothing, always over the same micro-batch
     micro_step(model, is_last)    around forward and backward of one micro-batch
     num_averaged                  how many workers' gradients are averaged (the loss is multiplied by it)
     after_step(model, step)       after the optimiser
-    state(), load_state(state)    what a checkpoint must hold
+    agreement_lag                 how many steps later the workers must know of each other how a step went; 0: at once
+    replicas_differ, may_differ   whether the workers' weights part between two exchanges, or ever may
+    heard(step, losses)           every worker's loss of a step; returns what to tell the user, or nothing
+    finish(step)                  after the last step of a run: what one worker alone learnt becomes everybody's
+    shared()                      around an evaluation or a save: the model holds what all have in common
+    state(), load_state(state)    what a checkpoint must hold: small things, equal on all workers
+    tensors(), load_tensors(t)    the same for tensors; loading comes before wrap()
+    own_tensors(), load_own(t)    tensors of this worker alone; without them (other workers than before) it goes on well
+    close()                       the run is over
     timeline                      told of every exchange, so that waiting and moving can be told apart
 
-and a function bytes_per_step(config, num_parameters, num_workers): what each worker sends.
+and a function traffic(config, shapes): what it sends and when (_traffic.py). `_base.py` does nothing in all of these.
 """
 
 from konvoi.sync._team import Team
+from konvoi.sync._traffic import Shapes, Traffic, num_values
 
-__all__ = ["Team"]
+__all__ = ["Shapes", "Team", "Traffic", "num_values"]

@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from konvoi.config.section import Section
-from konvoi.sync import Team
+from konvoi.sync import Shapes, Team, Traffic, _base, num_values
 from konvoi.telemetry.timeline import Timeline
 
 
@@ -26,19 +26,22 @@ class Config(Section):
     """Promise that every step uses the same parameters."""
 
 
-class Sync:
+class Sync(_base.Sync):
     sends_otherwise = False
-    """Whether `_send` differs from what DDP does by itself."""
+    """Whether `send` differs from what DDP does by itself."""
+    has_own = False
+    """Whether each worker keeps something of its own for a checkpoint."""
 
     def __init__(self, config: Config, team: Team, timeline: Timeline) -> None:
-        self.config, self.team, self.timeline = config, team, timeline
-        self.num_averaged = team.size
+        super().__init__(config, team, timeline)
+        self.config = config
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.team.size == 1:
             return model
         wrapped = DistributedDataParallel(
             model,
+            process_group=self.team.group,
             bucket_cap_mb=self.config.bucket_megabytes,
             gradient_as_bucket_view=True,
             static_graph=self.config.static_graph,
@@ -47,11 +50,14 @@ class Sync:
         )
         if self.timeline.is_on or self.sends_otherwise:
             # Without annotations, which torch compares with classes and finds to be strings.
-            wrapped.register_comm_hook(None, lambda state, bucket: self._send(bucket))
+            wrapped.register_comm_hook(None, lambda state, bucket: self.send(bucket))
         return wrapped
 
-    def _send(self, bucket: Any) -> Future[Tensor]:
-        """What DDP does without a hook, bit for bit; with one, the timeline learns of it."""
+    def send(self, bucket: Any) -> Future[Tensor]:
+        """The mean over the team, in the bucket's own memory.
+
+        Here what DDP does without a hook, bit for bit; with one, the timeline learns of it.
+        """
         ended = self.timeline.collective()
 
         def average(future: Future[list[Tensor]]) -> Tensor:
@@ -59,7 +65,8 @@ class Sync:
             return future.value()[0]
 
         gradients = bucket.buffer().mul_(1 / self.team.size)
-        future: Future[list[Tensor]] = distributed.all_reduce(gradients, async_op=True).get_future()
+        work = distributed.all_reduce(gradients, group=self.team.group, async_op=True)
+        future: Future[list[Tensor]] = work.get_future()
         return future.then(average)
 
     def settle(self, one_pass: Callable[[], None]) -> None:
@@ -80,16 +87,15 @@ class Sync:
             with model.no_sync():
                 yield
 
-    def after_step(self, model: nn.Module, step: int) -> None:
-        """Nothing: the gradients were equal, so the weights are."""
 
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Nothing to restore."""
-
-
-def bytes_per_step(config: Config, num_parameters: int, num_workers: int) -> float:
-    """Sent by each worker: a ring all-reduce of fp32 gradients."""
-    return 2 * (num_workers - 1) / num_workers * 4 * num_parameters
+def traffic(config: Config, shapes: Shapes, bytes_per_value: float = 4) -> Traffic:
+    """fp32 gradients, in buckets."""
+    num_buckets = max(1, round(4 * num_values(shapes) / (config.bucket_megabytes * 1024**2)))
+    # Gradients are divided before they leave; smaller ones are also rounded, and widened when they are back.
+    training_passes, message_passes = (1, 0) if bytes_per_value == 4 else (2, 2)
+    return Traffic(
+        bytes_per_value * num_values(shapes),
+        num_messages=num_buckets,
+        message_passes=message_passes,
+        training_passes=training_passes,
+    )

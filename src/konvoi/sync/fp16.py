@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, distributed
 from torch.futures import Future
 
-from konvoi.sync import ddp
+from konvoi.sync import Shapes, Traffic, ddp
 
 
 class Config(ddp.Config):
@@ -26,20 +26,26 @@ class Config(ddp.Config):
 class Sync(ddp.Sync):
     config: Config
     sends_otherwise = True
+    dtype = torch.float16
 
-    def _send(self, bucket: Any) -> Future[Tensor]:
+    @property
+    def scale(self) -> float:
+        return self.config.scale
+
+    def send(self, bucket: Any) -> Future[Tensor]:
         gradients: Tensor = bucket.buffer()
-        half = (gradients * (self.config.scale / self.team.size)).to(torch.float16)
+        half = (gradients * (self.scale / self.team.size)).to(self.dtype)
         ended = self.timeline.collective()
 
         def widen(future: Future[list[Tensor]]) -> Tensor:
             ended()
-            return gradients.copy_(future.value()[0]).mul_(1 / self.config.scale)
+            return gradients.copy_(future.value()[0]).mul_(1 / self.scale)
 
-        future: Future[list[Tensor]] = distributed.all_reduce(half, async_op=True).get_future()
+        work = distributed.all_reduce(half, group=self.team.group, async_op=True)
+        future: Future[list[Tensor]] = work.get_future()
         return future.then(widen)
 
 
-def bytes_per_step(config: Config, num_parameters: int, num_workers: int) -> float:
-    """Sent by each worker: a ring all-reduce of fp16 gradients."""
-    return ddp.bytes_per_step(config, num_parameters, num_workers) / 2
+def traffic(config: Config, shapes: Shapes) -> Traffic:
+    """As ddp's, in two bytes each."""
+    return ddp.traffic(config, shapes, bytes_per_value=2)

@@ -162,7 +162,9 @@ class NoTimeline(Timeline):
 def _step_times(total_seconds: float, phases: list[tuple[str, Span]], gradients: list[Span]) -> StepTimes:
     seconds: dict[str, float] = defaultdict(float)
     agreements = [span for name, span in phases if name == "agreement"]
-    exposed = list(agreements)
+    # Waiting for what was sent some steps ago.
+    waits = [span for name, span in phases if name == "exposed_communication"]
+    exposed = [*agreements, *waits]
     for name, span in phases:
         seconds[name] += span.seconds
         began_inside = [g.begin for g in gradients if name == "backward" and span.begin <= g.begin <= span.end]
@@ -176,7 +178,8 @@ def _step_times(total_seconds: float, phases: list[tuple[str, Span]], gradients:
     step_seconds = total_seconds - sum(between.values())
     seconds["other"] = max(0.0, step_seconds - sum(seconds.values()))
     phases_rounded = {name: round(value, 6) for name, value in seconds.items()}
-    return StepTimes(step_seconds, phases_rounded, between, [*agreements, *_one_after_another(gradients)], exposed)
+    collectives = [*agreements, *waits, *_one_after_another(gradients)]
+    return StepTimes(step_seconds, phases_rounded, between, collectives, exposed)
 
 
 def _one_after_another(spans: list[Span]) -> list[Span]:

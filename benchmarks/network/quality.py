@@ -1,0 +1,137 @@
+"""What each way to synchronise costs in quality: multi30k-tiny at equal tokens, real training on real workers.
+
+    python benchmarks/network/quality.py [--workers 2 4] [--seeds 1 2 3] [--settings ddp diloco-8 ...] [--steps 900]
+    python benchmarks/network/quality.py --extra diloco-16-still sync.name=diloco sync.local_steps=16 ...
+    python benchmarks/network/quality.py --table
+
+A step is the recipe's 4,096 padded target tokens, shared out among the workers, so that every run sees the same
+sentences in the same order and takes as many steps. Loss and BLEU are of the validation split after the last step.
+Each run appends a row to quality.jsonl; what is there already is not run again. Runs are not timed: they may share the
+machine with anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("quality.jsonl")
+STEP_TOKENS = 4096
+
+
+def diloco(local_steps: int) -> list[str]:
+    return ["sync.name=diloco", f"sync.local_steps={local_steps}"]
+
+
+SETTINGS = {
+    "ddp": ["sync.name=ddp"],
+    "fp16": ["sync.name=fp16"],
+    "powersgd": ["sync.name=powersgd"],
+    **{f"diloco-{steps}": diloco(steps) for steps in (4, 8, 16, 32)},
+}
+
+
+def main() -> None:
+    arguments = parsed()
+    settings = {arguments.extra[0]: arguments.extra[1:]} if arguments.extra else SETTINGS
+    chosen = list(settings) if arguments.extra else arguments.settings
+    if not arguments.table:
+        # Seed by seed: whoever stops early has compared all of them once.
+        for seed in arguments.seeds:
+            for num_workers in arguments.workers:
+                for name in chosen:
+                    key = {"setting": name, "workers": num_workers, "seed": seed, "steps": arguments.steps}
+                    if not any(key.items() <= row.items() for row in rows()):
+                        measure(key, settings[name])
+    print_table(arguments.steps)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
+    parser.add_argument("--table", action="store_true", help="only show what was measured")
+    return parser.parse_args()
+
+
+def rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def measure(key: dict[str, Any], overrides: list[str]) -> None:
+    print(f"{time.strftime('%H:%M')} {key}", flush=True)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        subprocess.run([*command(key, overrides), "--run", str(run)], check=True, stdout=subprocess.DEVNULL)
+        summary = json.loads((run / "summary.json").read_text())
+        events = (run / "events" / "rank0.jsonl").read_text().splitlines()
+    steps = [event for event in map(json.loads, events) if event["kind"] == "step"]
+    row = {
+        **key,
+        "loss": summary["scores"]["loss"],
+        "bleu": summary["scores"]["bleu"],
+        "target_tokens": sum(step["target_tokens"] for step in steps),
+        "overrides": overrides,
+        "seconds": round(time.perf_counter() - started),
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def command(key: dict[str, Any], overrides: list[str]) -> list[str]:
+    duration = f"{key['steps']} steps"
+    changes = [
+        f"train.workers={key['workers']}",
+        f"train.seed={key['seed']}",
+        f"train.duration={duration}",
+        # The recipe's share of its 4,000 steps would be too short for its rate.
+        f"schedule.warmup={max(1, key['steps'] // 5)} steps",
+        f"batching.max_tokens={STEP_TOKENS // key['workers']}",
+        f"evaluate.every={duration}",
+        f"checkpoint.every={duration}",
+        *overrides,
+    ]
+    program = [sys.executable, "-m", "konvoi", "train", "multi30k-tiny", "--quiet"]
+    return [*program, *(word for change in changes for word in ("--set", change))]
+
+
+def print_table(num_steps: int) -> None:
+    """Beside ddp of the same seed and number of workers."""
+    found = defaultdict(list)
+    for row in rows():
+        if row["steps"] == num_steps:
+            found[row["setting"], row["workers"]].append(row)
+    exact = {
+        (row["workers"], row["seed"]): row for row in rows() if row["setting"] == "ddp" and row["steps"] == num_steps
+    }
+    print("| setting | workers | seeds | loss | BLEU | loss against ddp | BLEU against ddp |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for (name, num_workers), group in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
+        pairs = [(row, exact[num_workers, row["seed"]]) for row in group if (num_workers, row["seed"]) in exact]
+        mean = statistics.fmean
+        against = ""
+        if pairs:
+            loss = mean(100 * (row["loss"] / base["loss"] - 1) for row, base in pairs)
+            bleu = mean(row["bleu"] - base["bleu"] for row, base in pairs)
+            against = f"{loss:+.2f} % | {bleu:+.2f}"
+        print(
+            f"| {name} | {num_workers} | {len(group)} | {mean(row['loss'] for row in group):.4f}"
+            f" | {mean(row['bleu'] for row in group):.2f} | {against or ' | '} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""How long a step takes in a set-up: compute of the slowest, and what of the exchange nothing hides.
+
+The derivation, with what is assumed and how far it was checked, is in docs/plan.md. simulate.py plays the same through
+message by message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from konvoi.plan.profile import Profile
+from konvoi.plan.setup import Setup
+from konvoi.plan.traffic import Traffic
+
+# Below this loss the device itself is what binds: nothing else is worth a change.
+SMALL_LOSS = 0.1
+# After so many rounds of exchanges a run has found its pace.
+NUM_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Prediction:
+    step_seconds: float
+    """Of a step in the mean; evaluations and checkpoints not counted."""
+    parts: dict[str, float]
+    """Its seconds by resource: compute, input, straggler, bandwidth, latency, processor."""
+    bytes_per_host: float
+    """That leave each host in a step, in the mean; headers not counted."""
+    num_workers: int
+    efficiency: float
+    """Of linear: how fast a worker is here, against one of the profile's devices alone."""
+    exchange_seconds: float
+    """That the exchanges take per step, hidden or not."""
+
+    @property
+    def exposed_seconds(self) -> float:
+        """In which a worker stands still for the network or for exchanging."""
+        return sum(self.parts[part] for part in ("bandwidth", "latency", "processor"))
+
+    @property
+    def speed_up(self) -> float:
+        return self.num_workers * self.efficiency
+
+    @property
+    def bound(self) -> str:
+        """The resource that costs most, if all losses together are worth speaking of; else the device itself."""
+        losses = {part: seconds for part, seconds in self.parts.items() if part != "compute"}
+        if sum(losses.values()) <= SMALL_LOSS * self.step_seconds:
+            return "compute"
+        return max(losses, key=lambda part: losses[part])
+
+
+@dataclass(frozen=True)
+class Hop:
+    """From one member of a ring to the next."""
+
+    seconds_per_byte: float
+    latency_seconds: float
+
+
+def predict(profile: Profile, setup: Setup, traffic: Traffic) -> Prediction:
+    """The mean step of a run; all hosts do as many steps, so that the slowest one sets the pace."""
+    alone_seconds = profile.step_seconds
+    profile = profile.on_host_with(setup.most_workers)
+    hops = ring_hops(profile, setup, traffic.once_per_host)
+    messages = message_seconds(profile, setup, traffic, hops)
+    stolen = stolen_seconds(profile, setup, traffic)
+    straggler = (1 / setup.slowest - 1) * profile.compute_seconds + _jitter_seconds(profile, setup, traffic, messages)
+    own = profile.step_seconds + stolen + straggler
+    exposed = _exposed_seconds(own, profile, setup, traffic, messages)
+    agreement = _agreement_seconds(hops, traffic)
+    bandwidth, latency, processor = _shares(profile, setup, traffic, hops)
+    parts = {
+        "compute": profile.compute_seconds,
+        "input": profile.data_seconds,
+        "straggler": straggler,
+        "bandwidth": bandwidth * exposed,
+        "latency": latency * exposed + agreement,
+        "processor": processor * exposed + stolen,
+    }
+    step_seconds = own + exposed + agreement
+    return Prediction(
+        step_seconds=step_seconds,
+        parts=parts,
+        bytes_per_host=bytes_per_host(setup, traffic),
+        num_workers=setup.num_workers,
+        efficiency=alone_seconds / step_seconds,
+        exchange_seconds=sum(messages) / traffic.every_steps,
+    )
+
+
+def ring_hops(profile: Profile, setup: Setup, once_per_host: bool = False) -> list[Hop]:
+    """A link sends while the processor adds up what has come, so the slower of the two counts."""
+    own_latency = profile.exchange_latency_seconds / 2
+    hops = []
+    for _, link, is_cable in setup.ring(once_per_host):
+        wire = (setup.wire_overhead if is_cable else 1.0) / link.bytes_per_second
+        seconds_per_byte = max(wire, profile.exchange_seconds_per_byte)
+        hops.append(Hop(seconds_per_byte, link.round_trip_seconds / 2 + own_latency))
+    return hops
+
+
+def all_reduce_seconds(num_bytes: float, hops: Sequence[Hop]) -> float:
+    """Of n members in 2 (n - 1) rounds; in each of them every member passes an n-th on to its next.
+
+    A round lasts as long as the slowest link needs to send, or as a chunk needs per member on its way round the ring,
+    whichever is longer: a fast member cannot run away from the ring, nor wait for more than it.
+    """
+    count = len(hops)
+    if count < 2:
+        return 0.0
+    chunk = num_bytes / count
+    sends = max(hop.seconds_per_byte for hop in hops) * chunk
+    around = sum(hop.seconds_per_byte * chunk + hop.latency_seconds for hop in hops) / count
+    return 2 * (count - 1) * max(sends, around)
+
+
+def message_seconds(profile: Profile, setup: Setup, traffic: Traffic, hops: Sequence[Hop]) -> list[float]:
+    """Of each message of one exchange, in their order."""
+    shares = [1 / traffic.num_messages] * traffic.num_messages
+    if traffic.hidden_by == "backward":
+        shares = [share for _, share in profile.buckets(traffic.num_messages)]
+    besides = besides_seconds(profile, setup, traffic)
+    return [all_reduce_seconds(share * traffic.payload_bytes, hops) + share * besides for share in shares]
+
+
+def bytes_per_host(setup: Setup, traffic: Traffic) -> float:
+    """A ring enters and leaves each host once, however many workers it passes there."""
+    if len(setup.hosts) == 1:
+        return 0.0
+    members = len(setup.hosts) if traffic.once_per_host else setup.num_workers
+    return 2 * (members - 1) / members * traffic.payload_bytes / traffic.every_steps
+
+
+def besides_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
+    """What an exchange takes besides travelling between hosts: its messages are made, added up inside hosts, and read."""
+    if setup.num_workers == 1:
+        return 0.0
+    making = traffic.message_passes * profile.num_values * profile.seconds_per_pass
+    if not traffic.once_per_host or setup.most_workers == 1:
+        return making
+    # Exact, in fp32, and handed out to all afterwards.
+    num_bytes = 4.0 * profile.num_values or traffic.payload_bytes
+    hop = Hop(max(1 / setup.inside.bytes_per_second, profile.exchange_seconds_per_byte), 0.0)
+    return making + all_reduce_seconds(num_bytes, [hop] * setup.most_workers)
+
+
+def _exposed_seconds(own: float, profile: Profile, setup: Setup, traffic: Traffic, messages: Sequence[float]) -> float:
+    """Per step, in the mean: what the exchanges take beyond what hides them. `own` is a step without them."""
+    if traffic.hidden_by == "steps":
+        return waited_seconds(own, messages, traffic)
+    backward = profile.backward_seconds / profile.micro_batches / setup.slowest
+    return outlasts(backward, profile, messages, traffic.num_messages) / traffic.every_steps
+
+
+def outlasts(backward_seconds: float, profile: Profile, messages: Sequence[float], num_messages: int) -> float:
+    """How long messages go on after the backward pass: each leaves when its gradients are ready and the last is gone."""
+    gone_at = 0.0
+    for (ready, _), seconds in zip(profile.buckets(num_messages), messages, strict=True):
+        gone_at = max(gone_at, ready * backward_seconds) + seconds
+    return max(0.0, gone_at - backward_seconds)
+
+
+def waited_seconds(own_seconds: float, messages: Sequence[float], traffic: Traffic) -> float:
+    """Per step, where messages leave one by one over the steps of a round and travel while the next ones compute."""
+    clock = free_at = halfway = 0.0
+    under_way: deque[tuple[int, float]] = deque()
+    num_steps = NUM_ROUNDS * traffic.every_steps
+    for step in range(1, num_steps + 1):
+        clock = _wait(under_way, step, clock + own_seconds)
+        for number in leaving(step, traffic):
+            free_at = max(clock, free_at) + messages[number]
+            under_way.append((step + traffic.overlap_steps, free_at))
+        # Without overlap it is due at once.
+        clock = _wait(under_way, step, clock)
+        if step == num_steps // 2:
+            halfway = clock
+    return max(0.0, 2 * (clock - halfway) / num_steps - own_seconds)
+
+
+def _wait(under_way: deque[tuple[int, float]], step: int, clock: float) -> float:
+    """When all that is due has arrived."""
+    while under_way and under_way[0][0] <= step:
+        clock = max(clock, under_way.popleft()[1])
+    return clock
+
+
+def leaving(step: int, traffic: Traffic) -> list[int]:
+    """Which messages leave after a step: they take turns, and the last one leaves when a round is over."""
+    every, count = traffic.every_steps, traffic.num_messages
+    return [number for number in range(count) if (number + 1) * every // count % every == step % every]
+
+
+def stolen_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
+    """Per step: what the training's own thread does for exchanges, and what others take from it on one processor."""
+    members = len(list(setup.ring(traffic.once_per_host)))
+    if members < 2:
+        return 0.0
+    pass_seconds = profile.num_values * profile.seconds_per_pass
+    seconds = traffic.training_passes * pass_seconds
+    if profile.on_processor:
+        sent = 2 * (members - 1) / members * traffic.payload_bytes
+        exchanging = sent * profile.exchange_seconds_per_byte + traffic.message_passes * pass_seconds
+        seconds += (1 if traffic.once_per_host else setup.most_workers) * exchanging / profile.cores
+    return seconds / traffic.every_steps
+
+
+def _jitter_seconds(profile: Profile, setup: Setup, traffic: Traffic, messages: Sequence[float]) -> float:
+    """Where all meet in each step, the latest of n is so far behind the mean; over k steps, only root k times as far.
+
+    Where messages travel ahead, it may be behind by their slack before anybody waits for it.
+    """
+    late = setup.jitter * profile.compute_seconds * latest_of(setup.num_workers)
+    if late <= 0 or traffic.hidden_by == "backward":
+        return max(0.0, late)
+    slack = max(0.0, traffic.overlap_steps * profile.step_seconds - max(messages))
+    num_steps = max(1.0, traffic.every_steps / traffic.num_messages, (slack / late) ** 2)
+    return late / math.sqrt(num_steps)
+
+
+def latest_of(count: int) -> float:
+    """The mean of the largest of so many normal numbers (Blom's approximation); nobody waits for one alone."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def _agreement_seconds(hops: Sequence[Hop], traffic: Traffic) -> float:
+    """The few bytes that end a step go once round the ring; a way that works ahead does not wait for them."""
+    if traffic.hidden_by == "steps" or len(hops) < 2:
+        return 0.0
+    return (len(hops) - 1) * sum(hop.latency_seconds for hop in hops) / len(hops)
+
+
+def _shares(profile: Profile, setup: Setup, traffic: Traffic, hops: Sequence[Hop]) -> tuple[float, float, float]:
+    """Of an exchange's time: bandwidth, latency, processor."""
+    whole = sum(message_seconds(profile, setup, traffic, hops))
+    if not whole:
+        return 0.0, 0.0, 0.0
+    at_once = [Hop(hop.seconds_per_byte, 0.0) for hop in hops]
+    latency = 1 - sum(message_seconds(profile, setup, traffic, at_once)) / whole
+    worst = max((hop.seconds_per_byte for hop in hops), default=0.0)
+    by_processor = worst <= profile.exchange_seconds_per_byte
+    return (0.0, latency, 1 - latency) if by_processor else (1 - latency, latency, 0.0)

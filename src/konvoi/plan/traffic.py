@@ -1,0 +1,26 @@
+"""What planning must know of a way to synchronise; konvoi.sync.Traffic is one, and importing that would take torch."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+
+class Traffic(Protocol):
+    """The attributes are explained in sync/_traffic.py."""
+
+    @property
+    def payload_bytes(self) -> float: ...
+    @property
+    def every_steps(self) -> int: ...
+    @property
+    def num_messages(self) -> int: ...
+    @property
+    def hidden_by(self) -> Literal["backward", "steps"]: ...
+    @property
+    def overlap_steps(self) -> int: ...
+    @property
+    def once_per_host(self) -> bool: ...
+    @property
+    def message_passes(self) -> float: ...
+    @property
+    def training_passes(self) -> float: ...

@@ -1,0 +1,42 @@
+"""What a way to synchronise sends, and when: for the planner, the diagnosis and the report. Does not import torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Shapes = Sequence[Sequence[int]]
+"""Of all trainable parameters."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    payload_bytes: float
+    """All that an exchange adds up over the workers, as it travels: 4 bytes for each fp32 gradient."""
+    every_steps: int = 1
+    num_messages: int = 1
+    """In which the payload travels, one after another: buckets of gradients, fragments of a model."""
+    hidden_by: Literal["backward", "steps"] = "backward"
+    """What computes meanwhile: the rest of the backward pass, or the steps that follow."""
+    overlap_steps: int = 0
+    """A message may be under way for so many steps before anybody waits for it."""
+    once_per_host: bool = False
+    """The workers of a host add up among themselves first, and one message leaves for all of them."""
+    message_passes: float = 0.0
+    """How often a processor goes through all values to make the messages and to read them; a GPU is done at once."""
+    training_passes: float = 0.0
+    """The same on the thread that trains, which computes nothing meanwhile."""
+
+    def bytes_per_step(self, num_workers: int, workers_per_host: int = 1) -> float:
+        """What each worker sends on average, all steps alike: an all-reduce sends 2 (n - 1) / n of its payload.
+
+        Where a host exchanges once, it is what leaves the host.
+        """
+        members = max(1, num_workers // workers_per_host) if self.once_per_host else num_workers
+        return 2 * (members - 1) / members * self.payload_bytes / self.every_steps
+
+
+def num_values(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes)

@@ -1,0 +1,248 @@
+"""Measures link and compute before the first step, asks the planner, and takes the most exact way that is fast enough.
+
+Later it watches the workers' losses: where those of replicas that train apart differ by more than chance, the exchanges
+come twice as often. A resumed run keeps what was chosen.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, distributed, nn
+
+from konvoi import registry
+from konvoi.config.section import Section
+from konvoi.plan.predict import Prediction, predict
+from konvoi.plan.profile import Profile
+from konvoi.plan.setup import Host, Link, Setup
+from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco, fp16, hierarchical
+from konvoi.telemetry.timeline import Timeline
+
+# Passes to time; the fastest counts, since the first one warms up.
+NUM_PASSES = 3
+# A message that takes so long tells the rate of a link well enough.
+ENOUGH_SECONDS, MOST_BYTES = 0.2, 64 << 20
+
+
+class Config(Section):
+    """The recipe's [sync] table."""
+
+    name: Literal["auto"] = "auto"
+    efficiency: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Of linear, that is enough: the most exact way that reaches it is taken."""
+    max_local_steps: PositiveInt = 32
+    """diloco exchanges at least so often."""
+    watch_steps: PositiveInt = 100
+    """Steps over which the replicas' losses are compared."""
+    tolerance: PositiveFloat = 0.02
+    """A replica's loss may differ from the mean by this share before the exchanges come more often."""
+
+
+class Sync(_base.Sync):
+    """All but the choice is left to the way that was chosen."""
+
+    way: Any
+
+    def __init__(self, config: Config, team: Team, timeline: Timeline) -> None:
+        super().__init__(config, team, timeline)
+        self.config = config
+        self._losses: deque[Sequence[float]] = deque(maxlen=config.watch_steps)
+        self._choose(ddp.Config())
+
+    def _choose(self, chosen: Section) -> None:
+        self.chosen = chosen
+        self.way = registry.find("sync", name_of(chosen)).Sync(chosen, self.team, self.timeline)
+
+    def probe(self, one_pass: Callable[[], None], num_passes: int, shapes: Shapes) -> None:
+        """One that was resumed has chosen already."""
+        if self.team.size == 1 or self.message:
+            return
+        setup = self._setup()
+        compute_seconds = num_passes * self._seconds_of(one_pass)
+        profile = Profile(compute_seconds / 3, compute_seconds * 2 / 3, shapes=tuple(tuple(shape) for shape in shapes))
+        tried = [
+            (config, predict(profile, setup, registry.find("sync", name_of(config)).traffic(config, shapes)))
+            for config in candidates(self.config.max_local_steps, 1 < len(setup.hosts) < self.team.size)
+        ]
+        config, prediction = first_that_reaches(self.config.efficiency, tried)
+        self.message = reason(setup, compute_seconds, config, prediction, tried[0])
+        self._choose(config)
+
+    def _setup(self) -> Setup:
+        link = self._link()
+        return Setup(tuple(Host(link, len(ranks)) for ranks in self.team.ranks_by_host()))
+
+    def _link(self) -> Link:
+        """A ring of all workers crosses every link once, so that its pace is the slowest link's."""
+        num_hops = 2 * (self.team.size - 1)
+        round_seconds = min(self._all_reduce_seconds(4) for _ in range(5)) / num_hops
+        num_bytes, seconds = 1 << 18, 0.0
+        while seconds < ENOUGH_SECONDS and num_bytes < MOST_BYTES:
+            num_bytes *= 4
+            seconds = self._all_reduce_seconds(num_bytes)
+        sent = num_hops / self.team.size * num_bytes
+        return Link(sent / max(seconds - num_hops * round_seconds, 1e-6), 2 * round_seconds)
+
+    def _all_reduce_seconds(self, num_bytes: int) -> float:
+        values = torch.zeros(num_bytes // 4)
+
+        def exchange() -> None:
+            distributed.all_reduce(values)
+
+        return self._seconds_of(exchange, times=1)
+
+    def _seconds_of(self, task: Callable[[], None], times: int = NUM_PASSES) -> float:
+        """As the slowest worker sees it."""
+        found = []
+        for _ in range(times):
+            self.team.sum([0.0])
+            started = time.perf_counter()
+            task()
+            found.append(max(seconds for (seconds,) in self.team.rows([time.perf_counter() - started])))
+        return min(found)
+
+    def heard(self, step: int, losses: Sequence[float]) -> str:
+        """All workers hear the same, so that all decide alike."""
+        if not isinstance(self.way, diloco.Sync):
+            return ""
+        self._losses.append(losses)
+        if len(self._losses) < self.config.watch_steps:
+            return ""
+        apart = spread(self._losses)
+        if apart <= self.config.tolerance or self.way.local_steps == 1:
+            return ""
+        self._losses.clear()
+        self.way.tighten()
+        every = "every step" if self.way.local_steps == 1 else f"every {self.way.local_steps} steps"
+        return f"step {step:,}: the replicas' losses part by {apart:.1%}, so they exchange {every} from now on"
+
+    @property
+    def may_differ(self) -> bool:
+        return True
+
+    @property
+    def agreement_lag(self) -> int:  # type: ignore[override]
+        return int(self.way.agreement_lag)
+
+    @property
+    def replicas_differ(self) -> bool:  # type: ignore[override]
+        return bool(self.way.replicas_differ)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        wrapped: nn.Module = self.way.wrap(model)
+        return wrapped
+
+    def settle(self, one_pass: Callable[[], None]) -> None:
+        self.way.settle(one_pass)
+
+    def micro_step(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = self.way.micro_step(model, is_last)
+        return context
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        self.way.after_step(model, step)
+
+    def finish(self, step: int) -> None:
+        self.way.finish(step)
+
+    def shared(self) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = self.way.shared()
+        return context
+
+    def state(self) -> dict[str, Any]:
+        chosen = self.chosen.model_dump(mode="json")
+        return {"chosen": chosen, "way": self.way.state(), "losses": [list(row) for row in self._losses]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        table = state["chosen"]
+        self._choose(registry.find("sync", table["name"]).Config.model_validate(table))
+        self.way.load_state(state["way"])
+        self._losses.extend(state["losses"])
+        self.message = f"sync: {words_for(self.chosen)}, as chosen before"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.way.tensors())
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.way.load_tensors(tensors)
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        return dict(self.way.own_tensors())
+
+    def load_own(self, tensors: dict[str, Tensor]) -> None:
+        self.way.load_own(tensors)
+
+    def close(self) -> None:
+        self.way.close()
+
+
+def name_of(config: Section) -> str:
+    return str(config.name)  # type: ignore[attr-defined]
+
+
+def candidates(max_local_steps: int, has_full_hosts: bool) -> Iterator[Section]:
+    """The most exact first. Where hosts have several workers, one of each speaks for them."""
+    ways: list[Section] = [ddp.Config(), fp16.Config()]
+    for local_steps in (4, 8, 16, 32, 64, 128):
+        if local_steps <= max_local_steps:
+            ways.append(diloco.Config(local_steps=local_steps))
+    for way in ways:
+        yield hierarchical.Config(between=way) if has_full_hosts else way
+
+
+def first_that_reaches(efficiency: float, tried: Sequence[tuple[Section, Prediction]]) -> tuple[Section, Prediction]:
+    """The fastest, where none does."""
+    reach = (one for one in tried if one[1].efficiency >= efficiency)
+    return next(reach, max(tried, key=lambda one: one[1].efficiency))
+
+
+def words_for(config: Section) -> str:
+    if isinstance(config, hierarchical.Config):
+        return f"{words_for(config.between)} between the hosts"
+    if isinstance(config, diloco.Config):
+        return f"diloco with {config.local_steps} local steps ({config.wire})"
+    return name_of(config)
+
+
+def reason(
+    setup: Setup,
+    compute_seconds: float,
+    config: Section,
+    prediction: Prediction,
+    exact: tuple[Section, Prediction],
+) -> str:
+    megabits = 8e-6 * setup.hosts[0].link.bytes_per_second
+    found = f"sync: {words_for(config)}, {prediction.efficiency:.0%} of linear expected"
+    measured = f"link {megabits:,.0f} Mbit/s, compute {compute_seconds:.2f} s a step"
+    if config is exact[0]:
+        return f"{found} ({measured})"
+    return f"{found}; {words_for(exact[0])} would reach {exact[1].efficiency:.0%} ({measured})"
+
+
+def spread(losses: Sequence[Sequence[float]]) -> float:
+    """How far the replica that differs most is from the mean, as a share of it; 0 where chance may explain it.
+
+    Each step's batches differ, so a difference counts from three times its standard error on.
+    """
+    centres = [statistics.fmean(row) for row in losses]
+    whole = statistics.fmean(centres)
+    furthest = 0.0
+    for column in zip(*losses, strict=True):
+        differences = [value - centre for value, centre in zip(column, centres, strict=True)]
+        mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+        if abs(mean) > 3 * error:
+            furthest = max(furthest, abs(mean) / whole)
+    return furthest
+
+
+def traffic(config: Config, shapes: Shapes) -> Traffic:
+    """At the most: what it begins with where the links are fast."""
+    return ddp.traffic(ddp.Config(), shapes)

@@ -1,0 +1,296 @@
+"""Local steps, and now and then an outer one: the workers' weights part, and what they moved by is averaged.
+
+Every worker trains by itself. After local_steps of them the mean of (shared weights - own weights) is taken for a
+gradient, and a step of Nesterov's momentum along it makes the new shared weights (DiLoCo, Douillard and others, 2023).
+The model is cut into fragments that take turns, and a fragment travels while the next steps compute (streaming,
+Douillard and others, 2025): a slow link costs nothing as long as a fragment needs no more than overlap_steps.
+
+When the new shared weights arrive, a worker moves to them and keeps what it learnt meanwhile: every local step counts
+exactly once, in this exchange or in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from konvoi.config.section import Section
+from konvoi.sync import Shapes, Team, Traffic, _base, num_values
+from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, passes
+from konvoi.telemetry.timeline import Timeline
+
+# Through a fragment, when it is sent and when it has arrived.
+TRAINING_PASSES = 3
+# By the thread that exchanges, before and after the average: what the worker moved by, and the outer step.
+OUTER_PASSES = 5
+
+
+class Config(Section):
+    """The recipe's [sync] table."""
+
+    name: Literal["diloco"] = "diloco"
+    local_steps: PositiveInt = 16
+    """Steps from one exchange of a fragment to its next: H."""
+    fragments: PositiveInt | None = None
+    """Parts of the model that take turns; 4 unless given, or as many as there are local_steps."""
+    overlap_steps: NonNegativeInt | None = None
+    """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
+    wire: Wire = "int8"
+    """What travels: fp32, fp16 or int8; what rounding cost is sent along next time."""
+    outer_rate: PositiveFloat = 1.0
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
+
+    @property
+    def num_fragments(self) -> int:
+        return self.fragments or min(4, self.local_steps)
+
+    @property
+    def overlap(self) -> int:
+        return self.local_steps // self.num_fragments if self.overlap_steps is None else self.overlap_steps
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.num_fragments > self.local_steps:
+            raise ValueError(f"{self.num_fragments} fragments cannot take turns within {self.local_steps} local_steps")
+        if self.overlap > self.local_steps:
+            raise ValueError(f"overlap_steps = {self.overlap} is more than the {self.local_steps} local_steps")
+        return self
+
+
+class OuterStep(NamedTuple):
+    """Made by the thread that exchanges, so that nobody waits for it; it counts when the fragment arrives."""
+
+    mean: Tensor
+    """Of what the workers moved by."""
+    momentum: Tensor
+    shared: Tensor
+
+
+@dataclass
+class Pending:
+    """A fragment under way."""
+
+    arrives_at: int
+    outer: Future[OuterStep]
+    sent: Tensor
+    """This worker's weights as they were."""
+
+
+class Fragment:
+    """A stretch of all parameters laid end to end, with what is shared of it."""
+
+    def __init__(self, parameters: list[nn.Parameter], begin: int, end: int) -> None:
+        self.pieces: list[tuple[nn.Parameter, int, int]] = []
+        offset = 0
+        for parameter in parameters:
+            first, last = max(begin - offset, 0), min(end - offset, parameter.numel())
+            if first < last:
+                self.pieces.append((parameter, first, last))
+            offset += parameter.numel()
+        self.shared = self.own()
+        self.momentum = torch.zeros_like(self.shared)
+        self.pending: Pending | None = None
+
+    def own(self) -> Tensor:
+        """This worker's weights, a copy."""
+        return torch.cat([parameter.detach().view(-1)[first:last] for parameter, first, last in self.pieces])
+
+    def set_own(self, values: Tensor) -> None:
+        for own, begin, end in self._stretches():
+            own.copy_(values[begin:end])
+
+    def move(self, sent: Tensor) -> None:
+        """To what is shared now, and as much further as this worker went since it sent."""
+        for own, begin, end in self._stretches():
+            own.sub_(sent[begin:end]).add_(self.shared[begin:end])
+
+    def outer_step(self, mean: Tensor, rate: float, momentum: float) -> OuterStep:
+        """Nesterov's; nothing is changed yet."""
+        new_momentum = (self.momentum * momentum).add_(mean)
+        shared = self.shared.sub(mean, alpha=rate).sub_(new_momentum, alpha=rate * momentum)
+        return OuterStep(mean, new_momentum, shared)
+
+    def _stretches(self) -> Iterator[tuple[Tensor, int, int]]:
+        """Of each parameter what belongs to the fragment, and where it is in there."""
+        begin = 0
+        for parameter, first, last in self.pieces:
+            end = begin + last - first
+            yield parameter.data.view(-1)[first:last], begin, end
+            begin = end
+
+
+class Sync(_base.Sync):
+    replicas_differ = True
+
+    def __init__(self, config: Config, team: Team, timeline: Timeline) -> None:
+        super().__init__(config, team, timeline)
+        self.config = config
+        self.local_steps, self.overlap = config.local_steps, config.overlap
+        self.agreement_lag = max(1, config.overlap)
+        self.fragments: list[Fragment] = []
+        self.averagers: list[Averager] = []
+        self.exchanger = Exchanger()
+        self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        total = sum(parameter.numel() for parameter in parameters)
+        count = min(self.config.num_fragments, total)
+        bounds = [total * number // count for number in range(count + 1)]
+        if not self._loaded[2]:
+            self.team.follow_first(parameter.data for parameter in model.parameters())
+        self.fragments = [Fragment(parameters, *pair) for pair in pairwise(bounds)]
+        self.averagers = self.new_averagers([fragment.shared.numel() for fragment in self.fragments])
+        self._restore(*self._loaded)
+        return model
+
+    def new_averagers(self, sizes: list[int]) -> list[Averager]:
+        """One for each fragment; they are used in the same order by all."""
+        group = self.team.another_group()
+        return [Averager(size, self.team.size, self.config.wire, group) for size in sizes]
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        for fragment in self.fragments:
+            if fragment.pending and fragment.pending.arrives_at == step:
+                self._arrive(fragment)
+        for number in range(len(self.fragments)):
+            if self._is_due(number, step):
+                self._send(number, step)
+                if self.overlap == 0:
+                    self._arrive(self.fragments[number])
+
+    def _is_due(self, number: int, step: int) -> bool:
+        """They take turns; the last one is due when all steps of a round are done."""
+        period = self.local_steps
+        return step % period == (number + 1) * period // len(self.fragments) % period
+
+    def _send(self, number: int, step: int) -> None:
+        fragment, average = self.fragments[number], self.averagers[number]
+        if fragment.pending:
+            # Exchanges come more often than they did when it left.
+            self._arrive(fragment)
+        with self.timeline("optimiser"):
+            own = fragment.own()
+        # What is shared stays as it is until this arrives.
+        outer = self.exchanger.submit(lambda: self._outer_step(fragment, average(fragment.shared - own)))
+        fragment.pending = Pending(step + self.overlap, outer, own)
+
+    def _outer_step(self, fragment: Fragment, mean: Tensor) -> OuterStep:
+        return fragment.outer_step(mean, self.config.outer_rate, self.config.outer_momentum)
+
+    @torch.no_grad()
+    def _arrive(self, fragment: Fragment) -> None:
+        pending = fragment.pending
+        assert pending
+        with self.timeline("exposed_communication"):
+            _, fragment.momentum, fragment.shared = pending.outer.result()
+        with self.timeline("optimiser"):
+            fragment.move(pending.sent)
+        fragment.pending = None
+
+    def finish(self, step: int) -> None:
+        for fragment in self.fragments:
+            if fragment.pending:
+                self._arrive(fragment)
+        for number, fragment in enumerate(self.fragments):
+            self._send(number, step)
+            self._arrive(fragment)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        own = [fragment.own() for fragment in self.fragments]
+        for fragment in self.fragments:
+            fragment.set_own(fragment.shared)
+        try:
+            yield
+        finally:
+            for fragment, values in zip(self.fragments, own, strict=True):
+                fragment.set_own(values)
+
+    def tighten(self) -> None:
+        """From now on exchanges come twice as often."""
+        self.local_steps = max(1, self.local_steps // 2)
+        self.overlap = min(self.overlap, self.local_steps // len(self.fragments))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "local_steps": self.local_steps,
+            "overlap": self.overlap,
+            "arrives_at": {
+                str(number): fragment.pending.arrives_at
+                for number, fragment in enumerate(self.fragments)
+                if fragment.pending
+            },
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has not arrived is waited for here, and takes effect when it would have."""
+        found: dict[str, Tensor] = {}
+        for number, fragment in enumerate(self.fragments):
+            found |= {f"{number}.shared": fragment.shared, f"{number}.momentum": fragment.momentum}
+            if fragment.pending:
+                found[f"{number}.mean"] = fragment.pending.outer.result().mean
+        return found
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
+            found[f"{number}.own"] = fragment.own()
+            if fragment.pending:
+                found[f"{number}.sent"] = fragment.pending.sent
+                # What rounding cost is not known before.
+                fragment.pending.outer.result()
+            found |= {f"{number}.{name}": tensor for name, tensor in average.tensors().items()}
+        return found
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._loaded = (state, *self._loaded[1:])
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self._loaded = (self._loaded[0], tensors, self._loaded[2])
+
+    def load_own(self, tensors: dict[str, Tensor]) -> None:
+        self._loaded = (*self._loaded[:2], tensors)
+
+    def _restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+        """Without what is its own a worker begins at the shared weights, and nothing is under way."""
+        self.local_steps, self.overlap = state.get("local_steps", self.local_steps), state.get("overlap", self.overlap)
+        for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
+            if tensors:
+                fragment.shared.copy_(tensors[f"{number}.shared"])
+                fragment.momentum.copy_(tensors[f"{number}.momentum"])
+                fragment.set_own(own.get(f"{number}.own", fragment.shared))
+            arrives_at = state.get("arrives_at", {}).get(str(number))
+            if own:
+                device = fragment.shared.device
+                prefix = f"{number}."
+                average.load({key.removeprefix(prefix): t for key, t in own.items() if key.startswith(prefix)}, device)
+                if arrives_at is not None:
+                    outer: Future[OuterStep] = Future()
+                    outer.set_result(self._outer_step(fragment, tensors[f"{number}.mean"].to(device)))
+                    fragment.pending = Pending(arrives_at, outer, own[f"{number}.sent"].to(device))
+        self._loaded = ({}, {}, {})
+
+    def close(self) -> None:
+        self.exchanger.close()
+
+
+def traffic(config: Config, shapes: Shapes) -> Traffic:
+    """A model's worth of differences every local_steps, a fragment at a time."""
+    return Traffic(
+        bytes_per_value(config.wire) * num_values(shapes),
+        every_steps=config.local_steps,
+        num_messages=config.num_fragments,
+        hidden_by="steps",
+        overlap_steps=config.overlap,
+        message_passes=passes(config.wire) + OUTER_PASSES,
+        training_passes=TRAINING_PASSES,
+    )

@@ -1,0 +1,79 @@
+"""Workers that keep something of their own: through the loop, into a checkpoint and out of it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+from tests.processes import Trainings, losses
+
+from konvoi.errors import UserError
+from konvoi.run_directory import RunDirectory
+
+LOCAL = ("sync.name=diloco", "sync.local_steps=4")
+POWER = ("sync.name=powersgd", "sync.start_step=1", "sync.rank=2")
+NUM_STEPS, SAVED_AT = 12, 5
+
+
+@pytest.fixture(scope="module", params=[LOCAL, POWER], ids=["diloco", "powersgd"])
+def of_two(request: pytest.FixtureRequest, trainings: Trainings) -> RunDirectory:
+    run = trainings.new(*request.param)
+    assert trainings.train_together(run, 2) == [0, 0]
+    return run
+
+
+def test_it_goes_on_exactly(trainings: Trainings, of_two: RunDirectory) -> None:
+    # Saved in the middle of a round, with fragments under way and what rounding cost.
+    resumed = trainings.killed_after(of_two, SAVED_AT)
+    assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
+    assert losses(resumed, after=SAVED_AT) == losses(of_two, after=SAVED_AT) != {}
+    weights, expected = (
+        load_file(run.checkpoints / f"step-{NUM_STEPS:08d}" / "model.safetensors") for run in (resumed, of_two)
+    )
+    assert all(weights[name].equal(expected[name]) for name in expected)
+
+
+def test_all_steps_of_both_workers_are_told(of_two: RunDirectory) -> None:
+    assert list(losses(of_two)) == list(range(1, NUM_STEPS + 1))
+    for rank in (0, 1):
+        assert (of_two.checkpoints / "workers" / f"rank-{rank:03d}" / f"step-{NUM_STEPS:08d}" / "state.json").exists()
+
+
+def test_where_a_part_is_gone_all_begin_from_what_is_shared_and_it_is_said(
+    trainings: Trainings, of_two: RunDirectory
+) -> None:
+    resumed = trainings.killed_after(of_two, SAVED_AT)
+    shutil.rmtree(resumed.checkpoints / "workers" / "rank-001")
+    assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
+    assert "worker 1: nothing of its own to go on from" in resumed.log_file.read_text(encoding="utf-8")
+    assert list(losses(resumed)) == list(range(1, NUM_STEPS + 1))
+
+
+def test_replicas_that_train_apart_end_up_with_one_model(trainings: Trainings) -> None:
+    run = trainings.new(*LOCAL, "sync.wire=fp32", "evaluate.every=6 steps", "train.mode=train_evaluate")
+    assert trainings.train_together(run, 3) == [0, 0, 0]
+    told = losses(run)
+    assert told[NUM_STEPS] < told[1]
+    # Each worker scores its share of the sentences: with the same weights, or the sums would not be of one model.
+    events = [[e for e in run.events_of(rank) if e["kind"] == "evaluation"] for rank in range(3)]
+    assert [event["loss"] for event in events[0]] == [event["loss"] for event in events[1]] != []
+
+
+def test_a_moving_average_of_weights_that_part_is_refused(trainings: Trainings) -> None:
+    run = trainings.new(*LOCAL, "train.ema_decay=0.9")
+    with pytest.raises(UserError, match=r"train\.ema_decay does not go with diloco"):
+        trainings.train(run)
+
+
+def test_the_choice_of_auto_is_told_and_kept(trainings: Trainings) -> None:
+    run = trainings.new("sync.name=auto")
+    assert trainings.train_together(run, 2) == [0, 0]
+    first = next(event for event in run.events_of(0) if event["kind"] == "sync")
+    assert "of linear expected" in first["message"]
+    resumed = trainings.killed_after(run, SAVED_AT)
+    assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
+    again = [event for event in resumed.events_of(0) if event["kind"] == "sync"][-1]
+    assert again["chosen"] == first["chosen"]
+    assert again["message"].endswith("as chosen before")
+    assert losses(resumed, after=SAVED_AT) == losses(run, after=SAVED_AT)

@@ -1,0 +1,144 @@
+"""What is chosen and why, on two real processes; and when replicas have parted."""
+
+from __future__ import annotations
+
+import json
+import random
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import ended, free_port, start_process, torchrun_variables
+from torch import nn
+
+from konvoi.plan.predict import Prediction
+from konvoi.sync import Team, ddp, diloco, fp16, hierarchical
+from konvoi.sync.auto import Config, Sync, candidates, first_that_reaches, spread, words_for
+from konvoi.telemetry.timeline import Timeline
+from konvoi.world import World
+
+# A pass takes 0.2 s or nothing; a gradient has 4 bytes or 80 MB. Loopback is a link as any other.
+PROGRAM = """
+import json, sys, time
+import torch
+from torch import nn
+from konvoi.world import from_environment
+from konvoi.sync import Team
+from konvoi.sync.auto import Config, Sync
+from konvoi.telemetry.timeline import Timeline
+
+torch.set_num_threads(1)
+team = Team(from_environment())
+found = {}
+for name, seconds, shape in (("compute", 0.2, (1, 1)), ("network", 0.0, (5000, 4000))):
+    sync = Sync(Config(max_local_steps=8), team, Timeline())
+    sync.probe(lambda: time.sleep(seconds), 1, [shape])
+    found[name] = {"chosen": sync.chosen.model_dump(mode="json"), "message": sync.message}
+    model = nn.Linear(2, 1, bias=False)
+    sync.wrap(model)
+    again = Sync(Config(), team, Timeline())
+    again.load_state(json.loads(json.dumps(sync.state())))
+    again.load_tensors(sync.tensors()), again.load_own(sync.own_tensors())
+    again.probe(lambda: None, 1, [(1, 1)])
+    found[name]["resumed"] = again.chosen.model_dump(mode="json")
+    sync.close(), again.close()
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+team.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    port, program = free_port(), textwrap.dedent(PROGRAM)
+    processes = [
+        start_process(
+            f"import sys; sys.argv = ['program', {str(folder / str(rank))!r}]; exec({program!r})",
+            torchrun_variables(rank, 2, port),
+        )
+        for rank in range(2)
+    ]
+    assert [ended(process) for process in processes] == [0, 0]
+    return [json.loads((folder / str(rank)).read_text()) for rank in range(2)]
+
+
+def test_where_compute_is_long_it_stays_exact(found: list[dict[str, Any]]) -> None:
+    for told in found:
+        assert told["compute"]["chosen"]["name"] == "ddp"
+        assert "sync: ddp, " in told["compute"]["message"]
+
+
+def test_where_the_network_is_all_it_exchanges_as_seldom_as_it_may(found: list[dict[str, Any]]) -> None:
+    for told in found:
+        assert told["network"]["chosen"]["local_steps"] == 8
+        assert "; ddp would reach " in told["network"]["message"]
+        assert "Mbit/s" in told["network"]["message"]
+
+
+def test_all_workers_choose_alike_and_a_resumed_run_keeps_it(found: list[dict[str, Any]]) -> None:
+    for name in ("compute", "network"):
+        assert found[0][name] == found[1][name]
+        assert found[0][name]["resumed"] == found[0][name]["chosen"]
+
+
+def prediction(efficiency: float) -> Prediction:
+    return Prediction(1 / efficiency, {}, 0.0, 2, efficiency, 0.0)
+
+
+def test_the_first_that_reaches_enough_is_taken_and_the_fastest_where_none_does() -> None:
+    ways = list(candidates(8, has_full_hosts=False))
+    assert [words_for(way) for way in ways] == [
+        *("ddp", "fp16", "diloco with 4 local steps (int8)", "diloco with 8 local steps (int8)")
+    ]
+    tried = list(zip(ways, map(prediction, (0.3, 0.5, 0.92, 0.99)), strict=True))
+    assert first_that_reaches(0.9, tried)[0] is ways[2]
+    assert first_that_reaches(0.995, tried)[0] is ways[3]
+    assert first_that_reaches(0.3, tried)[0] is ways[0]
+
+
+def test_where_hosts_have_several_workers_one_of_each_speaks_for_them() -> None:
+    ways = list(candidates(4, has_full_hosts=True))
+    assert all(isinstance(way, hierarchical.Config) for way in ways)
+    assert [way.between for way in ways] == [ddp.Config(), fp16.Config(), diloco.Config(local_steps=4)]  # type: ignore[attr-defined]
+
+
+def losses(num_steps: int, *means: float) -> list[list[float]]:
+    """Batches are easier or harder for all workers alike, and for each by itself."""
+    chance = random.Random(1)
+    rows = []
+    for _ in range(num_steps):
+        common = chance.gauss(0, 0.3)
+        rows.append([mean + common + chance.gauss(0, 0.2) for mean in means])
+    return rows
+
+
+def test_replicas_that_differ_by_chance_have_not_parted() -> None:
+    assert spread(losses(100, 4.0, 4.0, 4.0)) == 0.0
+
+
+def test_a_replica_that_is_worse_by_a_tenth_is_found() -> None:
+    # 4.4 beside 4.0 and 4.0: 0.27 above their mean of 4.13
+    assert spread(losses(100, 4.0, 4.0, 4.4)) == pytest.approx(0.267 / 4.133, rel=0.3)
+
+
+def test_parted_replicas_exchange_twice_as_often_until_every_step() -> None:
+    sync = Sync(Config(watch_steps=50), Team(World()), Timeline())
+    sync._choose(diloco.Config(local_steps=4, fragments=2))
+    sync.wrap(nn.Linear(2, 1))
+    told = [sync.heard(step, row) for step, row in enumerate(losses(200, 4.0, 4.6), start=1)]
+    assert [number for number, message in enumerate(told, start=1) if message] == [50, 100]
+    assert "exchange every 2 steps from now on" in told[49]
+    assert "exchange every step from now on" in told[99]
+    assert (sync.way.local_steps, sync.way.overlap) == (1, 0)
+    sync.close()
+
+
+def test_like_replicas_and_exact_ones_are_left_alone() -> None:
+    sync = Sync(Config(watch_steps=50), Team(World()), Timeline())
+    assert not any(sync.heard(step, row) for step, row in enumerate(losses(60, 4.0, 5.0), start=1))
+    sync._choose(diloco.Config(local_steps=4))
+    sync.wrap(nn.Linear(2, 1))
+    assert not any(sync.heard(step, row) for step, row in enumerate(losses(60, 4.0, 4.0), start=61))
+    sync.close()

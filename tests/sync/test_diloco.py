@@ -1,0 +1,236 @@
+"""Local steps and outer ones against arithmetic by hand, on two and three processes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tests.processes import ended, free_port, start_process, torchrun_variables
+from torch import nn
+
+from konvoi.sync import Team
+from konvoi.sync._exchange import INT8_BLOCK, pack, unpack
+from konvoi.sync.diloco import Config, Fragment, Sync, traffic
+from konvoi.telemetry.timeline import Timeline
+from konvoi.world import World
+
+# One weight that begins at 0. A local step of rank 0 takes 1 from it, one of rank 1 takes 2, one of rank 2 takes 3.
+PROGRAM = """
+import json, sys
+import torch
+from torch import nn
+from konvoi.world import from_environment
+from konvoi.sync import Team
+from konvoi.sync._exchange import Averager
+from konvoi.sync.diloco import Config, Sync
+from konvoi.telemetry.timeline import Timeline
+
+torch.set_num_threads(1)
+team = Team(from_environment())
+
+def fresh(**settings):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, team.rank)
+    return model, Sync(Config(fragments=1, **settings), team, Timeline())
+
+def steps(model, sync, first, last):
+    weights = []
+    for step in range(first, last + 1):
+        with torch.no_grad():
+            model.weight -= team.rank + 1
+        sync.after_step(model, step)
+        weights.append(model.weight.item())
+    return weights
+
+def walk(num_steps, **settings):
+    model, sync = fresh(**settings)
+    sync.wrap(model)
+    weights = steps(model, sync, 1, num_steps)
+    with sync.shared():
+        shared = model.weight.item()
+    back = model.weight.item()
+    sync.finish(num_steps)
+    sync.close()
+    return {"weights": weights, "shared": shared, "back": back, "finished": model.weight.item()}
+
+def resumed(stop, num_steps, with_own=True, **settings):
+    model, sync = fresh(**settings)
+    sync.wrap(model)
+    weights = steps(model, sync, 1, stop)
+    kept = json.loads(json.dumps(sync.state())), sync.tensors(), sync.own_tensors()
+    kept = kept[0], *({name: t.clone() for name, t in tensors.items()} for tensors in kept[1:])
+    model, sync = fresh(**settings)
+    sync.load_state(kept[0]), sync.load_tensors(kept[1])
+    if with_own:
+        sync.load_own(kept[2])
+    sync.wrap(model)
+    return weights + steps(model, sync, stop + 1, num_steps)
+
+plain = dict(local_steps=2, outer_rate=1.0, outer_momentum=0.0, wire="fp32")
+found = {
+    "at once": walk(5, overlap_steps=0, **plain),
+    "momentum": walk(4, **{**plain, "overlap_steps": 0, "outer_rate": 0.5, "outer_momentum": 0.5}),
+    "later": walk(5, overlap_steps=1, **plain),
+    "int8": walk(4, **{**plain, "overlap_steps": 0, "wire": "int8"}),
+    "fp16": walk(4, **{**plain, "overlap_steps": 0, "wire": "fp16"}),
+    "resumed": [resumed(stop, 5, overlap_steps=1, **plain) for stop in (1, 2, 3, 4)],
+    "resumed int8": [resumed(stop, 6, **{**plain, "overlap_steps": 1, "wire": "int8"}) for stop in (2, 3)],
+    "unbroken int8": walk(6, **{**plain, "overlap_steps": 1, "wire": "int8"})["weights"],
+    "resumed without own": resumed(2, 4, with_own=False, overlap_steps=1, **plain),
+}
+# A value so small beside another of its block that it is rounded away each time.
+average = Averager(2, team.size, "int8", None)
+sums = torch.zeros(2)
+for _ in range(100):
+    sums += average(torch.tensor([1.0, 0.001]))
+found["int8 sums"] = sums.tolist()
+found["residuals"] = sorted(average.tensors())
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+team.close()
+"""
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found."""
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    port, program = free_port(), textwrap.dedent(PROGRAM)
+    processes = [
+        start_process(
+            f"import sys; sys.argv = ['program', {str(folder / str(rank))!r}]; exec({program!r})",
+            torchrun_variables(rank, request.param, port),
+        )
+        for rank in range(request.param)
+    ]
+    assert [ended(process) for process in processes] == [0] * request.param
+    return [json.loads((folder / str(rank)).read_text()) for rank in range(request.param)]
+
+
+def test_after_the_local_steps_all_move_to_the_mean(found: list[dict[str, Any]]) -> None:
+    # Two ranks after two steps: -2 and -4, so -3; three: -2, -4 and -6, so -4. Then the same again from there.
+    mean = {2: -3.0, 3: -4.0}[len(found)]
+    for rank, told in enumerate(found):
+        own = -(rank + 1.0)
+        assert told["at once"]["weights"] == [own, mean, mean + own, 2 * mean, 2 * mean + own]
+
+
+def test_an_evaluation_sees_what_is_shared_and_leaves_the_own_weights(found: list[dict[str, Any]]) -> None:
+    shared = {2: -6.0, 3: -8.0}[len(found)]
+    for rank, told in enumerate(found):
+        assert (told["at once"]["shared"], told["at once"]["back"]) == (shared, shared - (rank + 1))
+
+
+def test_at_the_end_all_have_the_mean_of_what_they_learnt(found: list[dict[str, Any]]) -> None:
+    # Shared -6 and one more step each: -7 and -8; three: -8, then -9, -10 and -11.
+    assert {told["at once"]["finished"] for told in found} == {{2: -7.5, 3: -10.0}[len(found)]}
+
+
+def test_the_outer_step_is_nesterovs(found: list[dict[str, Any]]) -> None:
+    # Two ranks: the mean moved by is 3, momentum 3, so -0.5 x (3 + 0.5 x 3) = -2.25.
+    # Then from -2.25 again by 3: momentum 0.5 x 3 + 3 = 4.5, so -2.25 - 0.5 x (3 + 0.5 x 4.5) = -4.875.
+    # Three: by 4: -0.5 x (4 + 2) = -3, momentum 6, -3 - 0.5 x (4 + 3) = -6.5.
+    for told in found:
+        weights = told["momentum"]["weights"]
+        assert (weights[1], weights[3]) == {2: (-2.25, -4.875), 3: (-3.0, -6.5)}[len(found)]
+
+
+def test_what_is_learnt_while_a_fragment_travels_is_kept(found: list[dict[str, Any]]) -> None:
+    # Two ranks: sent after step 2 as -2 and -4, it arrives after step 3: at -3, and step 3's -1 or -2 on top.
+    # After step 4, -5 and -7, which is 2 and 4 from -3: the mean 3 arrives after step 5 as -6.
+    mean = {2: -3.0, 3: -4.0}[len(found)]
+    for rank, told in enumerate(found):
+        own = -(rank + 1.0)
+        assert told["later"]["weights"] == [own, 2 * own, mean + own, mean + 2 * own, 2 * mean + own]
+
+
+def test_fewer_bytes_bring_the_same_where_nothing_is_rounded(found: list[dict[str, Any]]) -> None:
+    for told in found:
+        for wire in ("int8", "fp16"):
+            assert told[wire]["weights"] == pytest.approx(told["at once"]["weights"][:4], rel=1e-3)
+
+
+def test_what_int8_rounds_away_is_sent_later(found: list[dict[str, Any]]) -> None:
+    # 100 x 0.001, where a block whose largest is 1 knows multiples of 1 / 127 = 0.0079 only.
+    for told in found:
+        assert told["int8 sums"] == pytest.approx([100, 0.1], abs=0.0081)
+        assert told["residuals"] == ["residual", "share_residual"]
+
+
+def test_a_resumed_run_goes_on_exactly_also_with_a_fragment_under_way(found: list[dict[str, Any]]) -> None:
+    for told in found:
+        assert told["resumed"] == [told["later"]["weights"]] * 4
+        assert told["resumed int8"] == [told["unbroken int8"]] * 2
+
+
+def test_without_what_was_its_own_a_worker_begins_at_what_is_shared(found: list[dict[str, Any]]) -> None:
+    # Nothing had arrived after step 2, so all begin at 0 again; what was under way is given up.
+    for rank, told in enumerate(found):
+        own = -(rank + 1.0)
+        assert told["resumed without own"] == [own, 2 * own, own, 2 * own]
+
+
+def test_fragments_take_turns_and_the_last_ends_the_round() -> None:
+    model = nn.Linear(8, 1, bias=False)
+    sync = Sync(Config(local_steps=8, fragments=4), Team(World()), Timeline())
+    sync.wrap(model)
+    due = {step: [number for number in range(4) if sync._is_due(number, step)] for step in range(1, 17)}
+    assert {step: numbers for step, numbers in due.items() if numbers} == {
+        **{2: [0], 4: [1], 6: [2], 8: [3]},
+        **{10: [0], 12: [1], 14: [2], 16: [3]},
+    }
+    sync.close()
+
+
+def test_fragments_are_equally_long_and_may_cut_a_parameter() -> None:
+    parameters = [nn.Parameter(torch.arange(5.0)), nn.Parameter(torch.arange(10.0, 14.0).view(2, 2))]
+    # 9 values in two: 0 1 2 3 and 4 10 11 12 13
+    first, second = Fragment(parameters, 0, 4), Fragment(parameters, 4, 9)
+    assert (first.own().tolist(), second.own().tolist()) == ([0, 1, 2, 3], [4, 10, 11, 12, 13])
+    second.set_own(-second.own())
+    assert torch.cat([p.detach().view(-1) for p in parameters]).tolist() == [0, 1, 2, 3, -4, -10, -11, -12, -13]
+
+
+def test_a_worker_alone_trains_as_ever_but_for_its_outer_step() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    sync = Sync(Config(local_steps=1, fragments=1, overlap_steps=0, outer_momentum=0.0), Team(World()), Timeline())
+    sync.wrap(model)
+    model.weight.data -= 1
+    sync.after_step(model, 1)
+    assert model.weight.item() == -1
+    sync.close()
+
+
+def test_int8_is_off_by_half_a_step_at_most() -> None:
+    values = torch.randn(2, 3 * INT8_BLOCK, generator=torch.Generator().manual_seed(1))
+    step = values.view(2, 3, -1).abs().amax(dim=2, keepdim=True) / 127
+    off = (unpack(pack(values)) - values).view(2, 3, -1).abs()
+    assert (off <= step * 0.5001).all()
+    assert off.max() > step.min() * 0.4
+    assert unpack(pack(torch.zeros(1, INT8_BLOCK))).eq(0).all()
+
+
+def test_the_traffic_is_a_model_in_a_byte_each_every_so_many_steps() -> None:
+    sent = traffic(Config(local_steps=8, fragments=2, wire="int8"), [(1000, 1024)])
+    # 1,024,000 values with 1,000 scales of 4 bytes; 2 x 3 / 4 of that from each of four workers, every 8 steps
+    assert sent.payload_bytes == 1_028_000
+    assert sent.bytes_per_step(4) == 1.5 * 1_028_000 / 8
+    assert (sent.num_messages, sent.overlap_steps, sent.hidden_by) == (2, 4, "steps")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"local_steps": 2, "fragments": 3}, "3 fragments cannot take turns within 2 local_steps"),
+        ({"local_steps": 4, "overlap_steps": 5}, "overlap_steps = 5 is more than the 4 local_steps"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, int], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Config(**settings)  # type: ignore[arg-type]

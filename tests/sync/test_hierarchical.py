@@ -1,0 +1,195 @@
+"""One exchange for all workers of a host, against arithmetic by hand, on hosts that are only numbered as such."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.sync.workers import Training, new_sync, on_workers
+from torch import Tensor, distributed, nn
+
+from konvoi.config.recipe import check, read
+from konvoi.errors import MachineError, RecipeError
+from konvoi.sync import Team
+from konvoi.sync.hierarchical import Config, traffic
+
+GRADIENT_WAYS: list[dict[str, Any]] = [
+    {"name": "ddp"},
+    {"name": "fp16", "scale": 16.0},
+    {"name": "bf16"},
+    # 1 x (4 + 8) x 2 < 4 x 8: the weights of which all rows are equal are sent as two columns.
+    {"name": "powersgd", "rank": 1, "start_step": 0, "bucket_megabytes": 1e-5},
+]
+DILOCO = {"name": "diloco", "wire": "fp32", "fragments": 1, "outer_momentum": 0.0}
+
+
+def mean_gradients(team: Team) -> dict[str, list[list[list[float]]]]:
+    """Of a weight of 4 x 8 and a bias, in two steps, by the name of what is between the hosts."""
+    found = {}
+    for between in GRADIENT_WAYS:
+        training = Training(nn.Linear(8, 4), new_sync("hierarchical", {"between": between}, team))
+        inputs = torch.full((1, 8), 12.0 * team.rank)
+        training.settle(inputs)
+        steps = [training.step(inputs), training.step(inputs + 12)]
+        found[between["name"]] = [[gradient.unique().tolist() for gradient in step] for step in steps]
+        training.sync.close()
+    return found
+
+
+@pytest.mark.parametrize("workers_per_host", [[2, 2], [2, 1], [1, 1], [2]], ids=str)
+def test_the_gradient_is_the_mean_over_all_workers_whatever_their_hosts(workers_per_host: list[int]) -> None:
+    # 12 x (0 + 1 + 2 + 3) / 4 = 18; 12 x (0 + 1 + 2) / 3 = 12; 12 x (0 + 1) / 2 = 6. In the next step 12 more.
+    mean = {4: 18.0, 3: 12.0, 2: 6.0}[sum(workers_per_host)]
+    expected = [[[mean], [1.0]], [[mean + 12], [1.0]]]
+    for found in on_workers(mean_gradients, workers_per_host):
+        assert len(found) == len(GRADIENT_WAYS)
+        for name, steps in found.items():
+            assert steps == [[pytest.approx(values) for values in step] for step in expected], name
+
+
+def local_steps(team: Team) -> dict[str, Any]:
+    """One weight that begins at 0; the gradient of rank r is r + 1, and a step takes it whole."""
+    found: dict[str, Any] = {}
+    for overlap in (0, 1):
+        table = {"between": {**DILOCO, "local_steps": 2, "overlap_steps": overlap}}
+        whole = fresh(team, table)
+        found[f"overlap {overlap}"] = [walk(team, whole) for _ in range(6)]
+        half = fresh(team, table)
+        weights = [walk(team, half) for _ in range(2)]
+        saved = half.sync.state(), half.sync.tensors(), half.sync.own_tensors()
+        half = fresh(team, table, saved)
+        found[f"resumed {overlap}"] = weights + [walk(team, half, step) for step in range(3, 7)]
+    return found
+
+
+def fresh(team: Team, table: dict[str, Any], saved: tuple[Any, ...] = ()) -> Training:
+    sync = new_sync("hierarchical", table, team)
+    if saved:
+        sync.load_state(saved[0])
+        sync.load_tensors(saved[1])
+        sync.load_own(saved[2])
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return Training(model, sync)
+
+
+def walk(team: Team, training: Training, step: int | None = None) -> float:
+    if step is not None:
+        training.numbers = iter([step])  # type: ignore[assignment]
+    training.step(torch.tensor([[team.rank + 1.0]]), rate=1.0)
+    weight: Tensor = training.model.weight  # type: ignore[assignment]
+    return weight.item()
+
+
+def test_with_diloco_between_them_the_hosts_are_its_workers() -> None:
+    # The first host takes (1 + 2) / 2 = 1.5 a step, the second 3; after two steps -3 and -6, and all move to -4.5.
+    first, same, second = on_workers(local_steps, [2, 1])
+    assert first["overlap 0"] == same["overlap 0"] == [-1.5, -4.5, -6.0, -9.0, -10.5, -13.5]
+    assert second["overlap 0"] == [-3.0, -4.5, -7.5, -9.0, -12.0, -13.5]
+    # A step later: the mean of what was sent, and what was learnt meanwhile.
+    assert first["overlap 1"] == same["overlap 1"] == [-1.5, -3.0, -6.0, -7.5, -10.5, -12.0]
+    for found in (first, same, second):
+        assert all(found[f"resumed {overlap}"] == found[f"overlap {overlap}"] for overlap in (0, 1))
+
+
+def resume_low_rank(team: Team) -> dict[str, Any]:
+    """Gradients of full rank, of which a checkpoint must keep what the hosts' first workers left out."""
+    table = {"between": {"name": "powersgd", "rank": 1, "start_step": 1}}
+
+    def go_on(training: Training, steps: range) -> list[list[Tensor]]:
+        return [training.step(torch.eye(8)[:5] * (team.rank + step)) for step in steps]
+
+    def new(saved: tuple[Any, ...] = ()) -> Training:
+        torch.manual_seed(1)
+        sync = new_sync("hierarchical", table, team)
+        if saved:
+            sync.load_state(saved[0])
+            sync.load_tensors(saved[1])
+            sync.load_own(saved[2])
+        training = Training(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), sync)
+        training.settle(torch.eye(8))
+        return training
+
+    whole, half = new(), new()
+    expected = go_on(whole, range(6))
+    go_on(half, range(3))
+    # As a checkpoint does: the first rank's for all, and each one's own.
+    shared = team.from_first((half.sync.state(), half.sync.tensors()))
+    own = half.sync.own_tensors()
+    rest = go_on(new((*shared, own)), range(3, 6))
+    equal = [all(map(torch.equal, one, other)) for one, other in zip(expected[3:], rest, strict=True)]
+    return {"equal": equal, "own": sorted(own), "last": [gradient.sum().item() for gradient in rest[-1]]}
+
+
+def test_a_run_that_is_resumed_goes_on_to_the_bit() -> None:
+    found = on_workers(resume_low_rank, [2, 2])
+    assert [one["equal"] for one in found] == [[True] * 3] * 4
+    assert [one["last"] for one in found] == [found[0]["last"]] * 4
+    # All have a part of the checkpoint, without which nobody would go on from his own.
+    assert [one["own"] for one in found] == [["error.0", "here"], ["here"]] * 2
+
+
+def parts(team: Team) -> dict[str, Any]:
+    hosts = team.ranks_by_host()
+    part = team.part(hosts)
+    values = torch.tensor([float(team.rank)])
+    part.follow_first([values])
+    second = part.another_group()
+    if part.size > 1:
+        distributed.all_reduce(values, group=second)
+    return {
+        "hosts": hosts,
+        "sum": part.sum([team.rank]),
+        "gathered": part.gather(team.rank),
+        "first": part.from_first(team.rank),
+        "followed": values.item(),
+    }
+
+
+def test_a_team_has_parts() -> None:
+    found = on_workers(parts, [1, 3])
+    assert [one["hosts"] for one in found] == [[[0], [1, 2, 3]]] * 4
+    assert found[0] == {"hosts": [[0], [1, 2, 3]], "sum": [0], "gathered": [0], "first": 0, "followed": 0.0}
+    # 1 + 2 + 3; all follow the first of them, and three times 1 is 3.
+    expected = {"hosts": [[0], [1, 2, 3]], "sum": [6], "gathered": [1, 2, 3], "first": 1, "followed": 3.0}
+    assert found[1:] == [expected] * 3
+
+
+def one_by_one(team: Team) -> str:
+    """Three workers dealt to two hosts in turn."""
+    team.world = replace(team.world, local_rank=team.rank // 2, local_size=1 if team.rank == 1 else 2)
+    try:
+        team.ranks_by_host()
+    except MachineError as error:
+        return f"{error.problem}: {error.hint}"
+    return ""
+
+
+def test_hosts_that_take_turns_are_refused() -> None:
+    for said in on_workers(one_by_one, [3]):
+        assert "do not follow one another" in said and "--distribution=block" in said
+
+
+def test_what_is_between_the_hosts_is_checked_as_a_table_of_its_own() -> None:
+    right = read("demo", ["sync.name=hierarchical", 'sync.between={name="fp16", scale=16.0}'])
+    assert right.sync.model_dump()["between"]["scale"] == 16
+    assert check(tomllib.loads(right.to_toml())).sync == right.sync
+    for between, problem in (
+        ('{name="fp61"}', 'sync.between: name: is "fp61", did you mean "fp16"?'),
+        ('{name="hierarchical"}', 'sync.between: name: is "hierarchical" (allowed: ddp, fp16, bf16, powersgd, diloco)'),
+        ('{name="fp16", scael=2}', 'sync.between: between.scael: no such key, did you mean "scale"?'),
+        ('{name="diloco", local_steps=0}', "sync.between: between.local_steps: is 0, should be greater than 0"),
+        ("3", "sync.between: [between]: must be a table, is 3"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            read("demo", ["sync.name=hierarchical", f"sync.between={between}"])
+        assert problem in str(caught.value)
+
+
+def test_what_leaves_a_host_is_what_its_way_sends_among_so_many_hosts() -> None:
+    # 8 workers on 4 hosts, 1,000 values of 2 bytes: 2 x (4 - 1) / 4 x 2,000
+    config = Config.model_validate({"between": {"name": "fp16"}})
+    assert traffic(config, [(1000,)]).bytes_per_step(8, workers_per_host=2) == 3000
