@@ -6,6 +6,7 @@
     ├── RunError              a run directory
     │   └── CheckpointError   a checkpoint that is missing or damaged
     ├── BundleError           a bundle that is missing, damaged or of another kind
+    ├── NumbersError          a training whose losses or gradients are no numbers any more
     ├── MachineError          disk, memory, devices, workers
     └── ClusterError          cluster.toml, or several hosts together
         └── HostError         one of its hosts, named
@@ -56,6 +57,10 @@ class BundleError(UserError):
 
 class MachineError(UserError):
     """The machine lacks what the run needs: disk, memory, devices, workers."""
+
+
+class NumbersError(UserError):
+    """A training whose numbers are none any more."""
 
 
 class ClusterError(UserError):

@@ -15,7 +15,7 @@ from konvoi import registry
 from konvoi.config.duration import Length
 from konvoi.config.schedules import SCHEDULES, Schedule
 from konvoi.config.section import Section
-from konvoi.config.sections import Checkpoint, Evaluate, Optim, Telemetry, Train
+from konvoi.config.sections import Checkpoint, Evaluate, Faults, Optim, Telemetry, Train
 from konvoi.errors import RecipeError, UserError, did_you_mean
 
 SECTIONS = (
@@ -29,6 +29,7 @@ SECTIONS = (
     "evaluate",
     "checkpoint",
     "sync",
+    "faults",
     "telemetry",
 )
 
@@ -46,6 +47,7 @@ class Recipe(Section):
     evaluate: SerializeAsAny[Evaluate]
     checkpoint: Checkpoint
     sync: SerializeAsAny[Section]
+    faults: Faults
     telemetry: Telemetry
 
     def name_of(self, section: str) -> str:
@@ -86,7 +88,7 @@ def read(name_or_file: str, overrides: Sequence[str] = ()) -> Recipe:
 def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise UserError(
             f"{path}: cannot be read as TOML: {error}", hint="konvoi recipes show demo is an example"
         ) from None
@@ -132,7 +134,7 @@ def toml_value(text: str) -> Any:
     """A TOML value, or the text itself: the shell has eaten the quotes of train.duration="60 steps"."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -155,6 +157,7 @@ def _section_types(tables: dict[str, Any], problems: list[str]) -> Iterator[tupl
     yield "optim", Optim
     yield "train", Train
     yield "checkpoint", Checkpoint
+    yield "faults", Faults
     yield "telemetry", Telemetry
     table = tables.get("schedule", {})
     name = table.get("name", "transformer") if isinstance(table, dict) else "transformer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from konvoi.config.duration import Duration, Length
 from konvoi.config.section import Section
@@ -40,7 +40,7 @@ class Train(Section):
     """auto takes the fastest that the device computes in hardware: bf16, else fp16 on a GPU, else fp32."""
     accumulate: PositiveInt = 1
     """Micro-batches per worker and step."""
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
     compile: bool = False
     """torch.compile: slower to start, sometimes faster afterwards."""
     threads: PositiveInt | None = None
@@ -53,6 +53,17 @@ class Train(Section):
     """Keep a moving average of the weights and evaluate with it."""
     log_every: Duration = Length(50, "step")
     """How often the console says how it goes; events/ holds every step."""
+
+
+class Faults(Section):
+    """[faults]: what a run does when something goes wrong."""
+
+    max_lost_steps: PositiveInt = 10
+    """Steps in a row without a gradient (NaN, infinity), before the run goes back to its last checkpoint."""
+    max_returns: NonNegativeInt = 2
+    """How often it may go back for that; then it stops."""
+    hang_seconds: PositiveFloat = 300.0
+    """A step that lasts longer hangs: it says who is missing, and stops. Evaluations may take 10 times as long."""
 
 
 class Evaluate(Section):

@@ -19,6 +19,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +32,13 @@ from torch import Tensor
 
 from konvoi.errors import CheckpointError, MachineError
 from konvoi.evaluate.scores import is_better
-from konvoi.folder import read_json, write_json
+from konvoi.folder import DAMAGED, read_json, write_json
 
 Tensors = dict[str, Tensor]
+
+
+class NoRoomError(MachineError):
+    """A disk is full."""
 
 
 @dataclass
@@ -45,6 +50,10 @@ class Checkpoint:
     tensors: dict[str, Tensors] = field(default_factory=dict)
     """By file: model, ema, optimizer, sync."""
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for tensors in self.tensors.values() for t in tensors.values())
+
 
 class Checkpoints:
     """The checkpoints folder of a run."""
@@ -52,9 +61,12 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int = 3, keep_best: int = 1, metric: str = "loss") -> None:
         self.folder, self.keep, self.keep_best, self.metric = folder, keep, keep_best, metric
         self._saved: tuple[Path, dict[str, Any]] | None = None
+        self.freed: list[str] = []
+        """What the last save had to delete to find room."""
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Writes beside, then renames: a killed run leaves the previous checkpoint whole."""
+        self.freed = []
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self.path_of(checkpoint.step)
         # The state may have grown since: an evaluation after the last step belongs to it.
@@ -64,27 +76,53 @@ class Checkpoints:
             # A killed run left it; no other writes here while this one does.
             shutil.rmtree(half_written)
         temporary = self.folder / f".{final.name}.{os.getpid()}"
-        needed_bytes = sum(
-            t.numel() * t.element_size() for tensors in checkpoint.tensors.values() for t in tensors.values()
-        )
-        check_room(self.folder, needed_bytes)
-        try:
-            _write(temporary, checkpoint)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
-                raise no_room(self.folder, needed_bytes) from None
-            raise
+        while not self._write(temporary, checkpoint):
+            self._free_oldest(checkpoint)
         _take_place(temporary, final)
         self._remember(last=final.name)
         self._saved = (final, checkpoint.state)
         return final
 
+    def _write(self, temporary: Path, checkpoint: Checkpoint) -> bool:
+        """Whether there was room for it."""
+        if not has_room(self.folder, checkpoint.num_bytes):
+            return False
+        try:
+            _write(temporary, checkpoint)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+                return False
+            raise
+        return True
+
+    def _free_oldest(self, wanted: Checkpoint) -> None:
+        """Never the last one, nor one of the best."""
+        index = self.index()
+        kept = {*index["last"][-1:], *(entry["checkpoint"] for entry in index["best"])}
+        spare = [path for path in sorted(self.folder.glob("step-*")) if path.name not in kept]
+        if not spare:
+            raise no_room(self.folder, wanted.num_bytes)
+        shutil.rmtree(spare[0])
+        self.freed.append(spare[0].name)
+        index["last"] = [name for name in index["last"] if name != spare[0].name]
+        write_json(self.folder / "index.json", index)
+
     def path_of(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
     def index(self) -> dict[str, Any]:
-        return {"last": [], "best": [], **read_json(self.folder / "index.json")}
+        file = self.folder / "index.json"
+        index = {"last": [], "best": [], **read_json(file)}
+        try:
+            names = [*index["last"], *(entry["checkpoint"] for entry in index["best"])]
+            # No name leads out of the folder.
+            is_whole = all(re.fullmatch(r"step-\d+", name) for name in names)
+        except (TypeError, KeyError):
+            is_whole = False
+        if not is_whole:
+            raise CheckpointError(f"{file} names no checkpoints", hint=DAMAGED)
+        return index
 
     def rank_by_score(self, path: Path, value: float) -> None:
         """Notes the score of a checkpoint; the best ones are kept."""
@@ -124,6 +162,20 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder} holds no checkpoint", hint="train longer, or lower checkpoint.every")
         return self.folder / str(names[-1])
 
+    def newest_intact(self) -> tuple[Path, str]:
+        """What to go on from, and what was wrong with those after it."""
+        problems: list[str] = []
+        for name in reversed(self.index()["last"]):
+            if not (problem := damage(self.folder / name)):
+                return self.folder / name, "; ".join(problems)
+            problems.append(f"{name} is {problem}")
+        # All that the index knows are gone or damaged: an older one that was among the best may be whole.
+        intact = self.intact()
+        if intact and problems:
+            return intact[0], "; ".join(problems)
+        self.verify(self.last())
+        raise AssertionError("verify() has said what is wrong")
+
     def intact(self) -> list[Path]:
         """All that pass their checksums, latest first."""
         return [path for path in sorted(self.folder.glob("step-*"), reverse=True) if not damage(path)]
@@ -153,7 +205,7 @@ class Checkpoints:
 def load(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
     """Reads a checkpoint that was verified."""
     state = read_json(path / "state.json")
-    tensors = {file.stem: load_file(file, device=str(device)) for file in sorted(path.glob("*.safetensors"))}
+    tensors = {file.stem: _tensors(file, device) for file in sorted(path.glob("*.safetensors"))}
     return Checkpoint(int(state["step"]), state, tensors)
 
 
@@ -170,7 +222,16 @@ def weights(paths: list[Path]) -> Tensors:
 def _weights_of(path: Path) -> Tensors:
     """The moving average holds no counters: those are the model's."""
     average = path / "ema.safetensors"
-    return {**load_file(path / "model.safetensors"), **(load_file(average) if average.exists() else {})}
+    return {**_tensors(path / "model.safetensors"), **(_tensors(average) if average.exists() else {})}
+
+
+def _tensors(file: Path, device: torch.device | str = "cpu") -> Tensors:
+    """A stranger's file may have the right checksum and be anything."""
+    try:
+        tensors: Tensors = load_file(file, device=str(device))
+        return tensors
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} holds no tensors: {error}", hint="go on from another checkpoint") from None
 
 
 def damage(path: Path, needed: str = "model.safetensors") -> str:
@@ -182,22 +243,40 @@ def damage(path: Path, needed: str = "model.safetensors") -> str:
         for name, expected in checksums.items():
             if _sha256(path / name) != expected:
                 return f"damaged ({name} differs from its checksum)"
-        return "" if needed in checksums else f"damaged (checksums.json names no {needed})"
+        # What is read besides would be read without a word, as the moving average of another checkpoint.
+        if strays := {file.name for file in path.glob("*.safetensors")} - checksums.keys():
+            return f"damaged ({min(strays)} has no checksum)"
+        if needed not in checksums:
+            return f"damaged (checksums.json names no {needed})"
+        return _wrong_step(path)
     except FileNotFoundError as error:
         return f"damaged ({Path(error.filename).name} is missing)"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return "damaged (checksums.json cannot be read)"
+    except (KeyError, TypeError):
+        return "damaged (state.json names no step)"
+
+
+def _wrong_step(path: Path) -> str:
+    """Whole folders can be mixed up, too: a checkpoint holds the step that it is named after."""
+    named = re.fullmatch(r"step-(\d+)", path.name)
+    held = json.loads((path / "state.json").read_text(encoding="utf-8"))["step"]
+    return f"damaged (it holds step {held})" if named and int(named[1]) != held else ""
+
+
+def has_room(folder: Path, needed_bytes: int) -> bool:
+    """A little more than the tensors, so that the log and the events fit too."""
+    return shutil.disk_usage(folder).free >= needed_bytes * 1.02 + (1 << 20)
 
 
 def check_room(folder: Path, needed_bytes: int) -> None:
-    """A little more than the tensors, so that the log and the events fit too."""
-    if shutil.disk_usage(folder).free < needed_bytes * 1.02 + (1 << 20):
+    if not has_room(folder, needed_bytes):
         raise no_room(folder, needed_bytes)
 
 
-def no_room(folder: Path, needed_bytes: int) -> MachineError:
+def no_room(folder: Path, needed_bytes: int) -> NoRoomError:
     free_bytes = shutil.disk_usage(folder).free
-    return MachineError(
+    return NoRoomError(
         f"{folder}: no space left for a checkpoint of {needed_bytes / 1e6:,.0f} MB ({free_bytes / 1e6:,.0f} MB free)",
         hint="free some room, lower checkpoint.keep, or choose a --run on another disk",
     )

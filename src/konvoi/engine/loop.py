@@ -13,7 +13,10 @@ import torch
 from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
 from konvoi.engine.precision import Outcome
-from konvoi.engine.setup import Run
+from konvoi.engine.sanity import Lost, check_equal, fingerprint
+from konvoi.engine.saver import Job, Written, copied
+from konvoi.engine.setup import Run, return_to_last
+from konvoi.errors import NumbersError
 from konvoi.evaluate.scores import is_better
 from konvoi.telemetry.timeline import StepTimes
 
@@ -29,6 +32,8 @@ class StepSums:
     sources: float
     padded: float
     stop_votes: float
+    lost: float
+    """Ranks whose gradient was no number, beyond what half precision's overflows explain."""
     first_rank_seconds: float
 
 
@@ -37,6 +42,8 @@ class OwnStep:
     """What a step was on this rank."""
 
     number: int
+    position: int
+    """Of its first micro-batch."""
     learning_rate: float
     outcome: Outcome
     num_targets: int
@@ -55,6 +62,9 @@ def train(run: Run) -> str:
         save_now = evaluate_now or _is_due(run, "checkpoint")
         if save_now:
             stop_votes += _hear(run, 0)
+        if run.lost.num_steps >= run.recipe.faults.max_lost_steps:
+            go_back(run)
+            continue
         if evaluate_now:
             evaluate(run)
         # After the evaluation, so that a resumed run knows its outcome.
@@ -68,6 +78,7 @@ def train(run: Run) -> str:
 def train_step(run: Run) -> float:
     """Returns how many workers voted to stop, in a step of which all is known now."""
     progress, recipe = run.progress, run.recipe
+    progress.leave_out_avoided()
     rate = recipe.schedule.rate(progress.step + 1, run.span)
     optim.set_rate(run.optimizer, rate)
     first = progress.position
@@ -84,7 +95,9 @@ def train_step(run: Run) -> float:
     run.sync.after_step(run.model, progress.step + 1)
     progress.step += 1
     progress.position += run.micro_batches_per_step
-    run.unheard.append(_tell(run, own, rate, outcome))
+    run.unheard.append(_tell(run, own, first, rate, outcome))
+    for written in run.saver.done():
+        _tell_saved(run, written)
     return _hear(run, run.sync.agreement_lag)
 
 
@@ -102,15 +115,17 @@ def _micro_step(run: Run, position: int, is_last: bool, num_targets: int) -> tor
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _tell(run: Run, own: torch.Tensor, rate: float, outcome: Outcome) -> Callable[[], float]:
+def _tell(run: Run, own: torch.Tensor, position: int, rate: float, outcome: Outcome) -> Callable[[], float]:
     """One small exchange: sums for the log, votes to stop, the first rank's clock for all, who waited for whom.
 
     It ends the step, and is itself counted with the next one: how long everybody took for it is known only then.
     Returns what waits for the answers, records the step, and counts the votes to stop.
     """
-    step = OwnStep(run.progress.step, rate, outcome, int(own[2]), run.timeline.take(), run.processor.take())
+    times, processor = run.timeline.take(), run.processor.take()
+    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor)
+    is_lost = outcome.skipped and not run.precision.is_searching
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
-    values = [*own.tolist(), float(run.stop_requested), seconds if run.team.rank == 0 else 0.0]
+    values = [*own.tolist(), float(run.stop_requested), float(is_lost), seconds if run.team.rank == 0 else 0.0]
     answers = run.team.begin_rows([*values, *step.times.durations()])
 
     def hear() -> float:
@@ -122,6 +137,7 @@ def _tell(run: Run, own: torch.Tensor, rate: float, outcome: Outcome) -> Callabl
             communication = step.times.communication([row[len(values) :] for row in rows])
         run.progress.seconds = sums.first_rank_seconds
         run.progress.skipped_steps += outcome.skipped
+        run.lost.note(sums.lost > 0, position)
         _record(run, step, sums, communication)
         if told := run.sync.heard(step.number, [row[1] / row[2] for row in rows]):
             run.writer.event("sync", step=step.number, message=told)
@@ -201,25 +217,54 @@ def scores_of(run: Run) -> dict[str, Any]:
 
 
 def save(run: Run) -> None:
-    """The first rank writes what all have in common, and every rank what it has alone."""
+    """The first rank writes what all have in common, and every rank what it has alone; training goes on meanwhile."""
     progress = run.progress
-    started = time.perf_counter()
+    started_at = time.perf_counter()
     progress.done_at["checkpoint"] = progress.seconds
-    size: dict[str, int] = {}
     with run.timeline("checkpoint"):
         # First: where the checkpoint is whole, so is what belongs to it.
         own = _own_part(run)
-        if own:
-            run.own_parts.save(own)
-    if run.team.rank == 0:
-        with run.timeline("checkpoint"), run.sync.shared():
-            path = run.checkpoints.save(_checkpoint(run))
-            if progress.scored_step == progress.step:
-                run.checkpoints.rank_by_score(path, progress.scores[run.recipe.evaluate.metric])
-        size["bytes"] = sum(file.stat().st_size for file in path.iterdir())
-    run.writer.event("checkpoint", step=progress.step, seconds=round(time.perf_counter() - started, 3), **size)
+        jobs = [Job(run.own_parts, copied(own))] if own else []
+        with run.sync.shared():
+            check_equal(run.team, fingerprint(run.bare_model.parameters()), progress.step)
+            if run.team.rank == 0:
+                is_scored = progress.scored_step == progress.step
+                score = progress.scores[run.recipe.evaluate.metric] if is_scored else None
+                jobs.append(Job(run.checkpoints, copied(_checkpoint(run)), score))
+        for written in run.saver.begin(progress.step, jobs, started_at):
+            _tell_saved(run, written)
     # What this took of the processor is no part of the next step.
     run.processor.take()
+
+
+def _tell_saved(run: Run, written: Written) -> None:
+    size = {"bytes": written.num_bytes} if written.num_bytes else {}
+    seconds = {"seconds": round(written.held_seconds, 3), "written_seconds": round(written.written_seconds, 3)}
+    run.writer.event("checkpoint", step=written.step, **seconds, **size)
+    if written.freed:
+        run.writer.warn(f"the disk is nearly full: {', '.join(written.freed)} had to go", step=written.step)
+    if written.no_room:
+        run.writer.warn(f"step {written.step:,}: {written.no_room.problem}; going on without it", step=written.step)
+
+
+def go_back(run: Run) -> None:
+    """To the last good checkpoint, and from there past what had no gradient."""
+    faults, lost = run.recipe.faults, run.lost
+    _hear(run, 0)
+    for written in run.saver.wait():
+        _tell_saved(run, written)
+    bad = [lost.first_position, run.progress.position]
+    words = f"{lost.num_steps} steps in a row had no gradient (NaN or infinity): micro-batches {bad[0]:,} to {bad[1]:,}"
+    avoided, returns = [*run.progress.avoided, bad], run.progress.returns + 1
+    if returns > faults.max_returns:
+        raise NumbersError(
+            f"step {run.progress.step:,}: {words}; the run went back {run.progress.returns} times before",
+            hint="lower schedule.learning_rate, set optim.clip_norm, or look at the data there",
+        )
+    step = return_to_last(run)
+    run.progress.avoided, run.progress.returns = avoided, returns
+    run.lost = Lost()
+    run.writer.warn(f"{words}; back to step {step:,}, and past them from there", step=step)
 
 
 def _checkpoint(run: Run) -> Checkpoint:
@@ -292,6 +337,10 @@ def _finish(run: Run, ending: str) -> None:
     if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
         evaluate(run)
     save(run)
+    for written in run.saver.wait():
+        _tell_saved(run, written)
+        if written.no_room:
+            raise written.no_room
     # A worker that left now would be taken for a failed one, and the first be ended in the midst of its save.
     run.team.sum([0.0])
     status = "interrupted" if ending == "interrupted" else "finished"

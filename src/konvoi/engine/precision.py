@@ -61,6 +61,11 @@ class Precision:
         return Outcome(gradient_norm, skipped)
 
     @property
+    def is_searching(self) -> bool:
+        """Half precision looks for a scale that its gradients bear: an overflow is no fault as long as there is one."""
+        return self.name == "fp16" and self.loss_scale >= 1
+
+    @property
     def loss_scale(self) -> float:
         return float(self.scaler.get_scale())
 

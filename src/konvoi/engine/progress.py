@@ -18,6 +18,10 @@ class Progress:
     seconds: float = 0.0
     """Of training by the first rank's clock, also before a resume."""
     skipped_steps: int = 0
+    avoided: list[list[int]] = field(default_factory=list)
+    """Micro-batches, from and to, that are not used again: their gradients were no numbers."""
+    returns: int = 0
+    """How often the run went back to a checkpoint for that."""
     evaluations_without_gain: int = 0
     scored_step: int = 0
     """The step of the last evaluation."""
@@ -31,7 +35,13 @@ class Progress:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Progress:
-        return cls(**{name: state[name] for name in cls.__dataclass_fields__})
+        """What an older version did not save is as at the beginning."""
+        return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name in state})
+
+    def leave_out_avoided(self) -> None:
+        for first, end in self.avoided:
+            if first <= self.position < end:
+                self.position = end
 
     def is_due(self, what: str, every: Length, steps_per_epoch: float) -> bool:
         """Whether it is time again to evaluate or to save."""

@@ -22,13 +22,15 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
-from konvoi.engine import optim
+from konvoi.engine import optim, watchdog
 from konvoi.engine.average import MovingAverage
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
-from konvoi.errors import CheckpointError, DataError, UserError
+from konvoi.engine.sanity import Lost
+from konvoi.engine.saver import Saver
+from konvoi.errors import CheckpointError, DataError, NumbersError, UserError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -60,12 +62,15 @@ class Run:
     timeline: Timeline
     processor: ProcessorTime
     host_sampler: HostSampler | None
+    saver: Saver
+    lost: Lost
     own_parts: Checkpoints
     """What this worker alone has of a checkpoint; on its own host."""
     progress: Progress = field(default_factory=Progress)
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
     stop_requested: bool = False
+    end_watching: Callable[[], None] = lambda: None
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
 
@@ -100,7 +105,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
     )
     # Before anything is written: a damaged checkpoint ends it here.
-    resume_from = _choose(stored, checkpoint, team) if resume else None
+    resume_from, damaged = _choose(stored, checkpoint, team) if resume else (None, "")
     torch.manual_seed(recipe.train.seed)
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
@@ -125,10 +130,14 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         timeline=timeline,
         processor=ProcessorTime(timeline.is_on),
         host_sampler=_host_sampler(recipe, directory, world),
+        saver=Saver(),
+        lost=Lost(),
         own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.rank:03d}", recipe.checkpoint.keep),
     )
     if resume_from:
         load_checkpoint(run, resume_from)
+        if damaged:
+            run.writer.warn(f"{damaged}; going on from {resume_from.name}", step=run.progress.step)
     else:
         run.writer.forget_after(0)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
@@ -141,13 +150,16 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     _tell_sync(run, world, shapes)
     _listen_for_signals(run)
     _tell_start(run, world)
+    run.end_watching = watchdog.start(world.rank, world.size, timeline, directory.path, recipe.faults.hang_seconds)
     return run
 
 
 def close(run: Run) -> None:
+    run.end_watching()
     if run.host_sampler:
         run.host_sampler.close()
     run.processor.close()
+    run.saver.close()
     run.sync.close()
     run.writer.close()
     run.team.close()
@@ -209,21 +221,37 @@ def _one_pass(run: Run) -> None:
         buffer.copy_(before)
 
 
-def _choose(stored: Checkpoints, name: str, team: Team) -> Path | None:
-    """The checkpoint that the first rank goes on from, verified: other hosts hold none.
+def _choose(stored: Checkpoints, name: str, team: Team) -> tuple[Path | None, str]:
+    """The checkpoint that the first rank goes on from, verified, and what was wrong with later ones.
 
     None where it has none at all, since it was stopped before its first: it begins anew.
     """
-    chosen: Path | CheckpointError | None = None
+    chosen: tuple[Path | None, str] | CheckpointError = (None, "")
     if team.rank == 0 and (name != "last" or any(stored.folder.glob("step-*"))):
         try:
-            chosen = stored.choose(name)[0]
+            chosen = stored.newest_intact() if name == "last" else (stored.choose(name)[0], "")
         except CheckpointError as error:
             chosen = error
     chosen = team.from_first(chosen)
     if isinstance(chosen, CheckpointError):
         raise chosen
     return chosen
+
+
+def return_to_last(run: Run) -> int:
+    """The newest checkpoint that is intact, in the midst of a run; returns its step."""
+    path, _ = _choose(run.checkpoints, "last", run.team)
+    if path is None:
+        raise NumbersError(
+            f"step {run.progress.step:,}: {run.lost.num_steps} steps in a row had no gradient (NaN or infinity)",
+            hint="there is no checkpoint yet to go back to: lower schedule.learning_rate, or set optim.clip_norm",
+        )
+    seconds_before = run.seconds_before
+    load_checkpoint(run, path)
+    run.sync.rewound()
+    # What was in vain took its time all the same.
+    run.seconds_before = seconds_before
+    return run.progress.step
 
 
 def load_checkpoint(run: Run, path: Path) -> None:

@@ -19,6 +19,7 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
     state(), load_state(state)    what a checkpoint must hold: small things, equal on all workers
     tensors(), load_tensors(t)    the same for tensors; loading comes before wrap()
     own_tensors(), load_own(t)    tensors of this worker alone; without them (other workers than before) it goes on well
+    rewound()                     a checkpoint was loaded in the midst of a run, after wrap()
     close()                       the run is over
     timeline                      told of every exchange, so that waiting and moving can be told apart
 

@@ -72,5 +72,8 @@ class Sync:
     def load_own(self, tensors: dict[str, Tensor]) -> None:
         """Nothing to restore."""
 
+    def rewound(self) -> None:
+        """What was loaded took effect at once."""
+
     def close(self) -> None:
         """Nothing to end."""

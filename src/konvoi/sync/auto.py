@@ -163,9 +163,10 @@ class Sync(_base.Sync):
 
     def load_state(self, state: dict[str, Any]) -> None:
         table = state["chosen"]
-        self._choose(registry.find("sync", table["name"]).Config.model_validate(table))
+        if table != self.chosen.model_dump(mode="json"):
+            self._choose(registry.find("sync", table["name"]).Config.model_validate(table))
         self.way.load_state(state["way"])
-        self._losses.extend(state["losses"])
+        self._losses = deque(state["losses"], self.config.watch_steps)
         self.message = f"sync: {words_for(self.chosen)}, as chosen before"
 
     def tensors(self) -> dict[str, Tensor]:
@@ -179,6 +180,9 @@ class Sync(_base.Sync):
 
     def load_own(self, tensors: dict[str, Tensor]) -> None:
         self.way.load_own(tensors)
+
+    def rewound(self) -> None:
+        self.way.rewound()
 
     def close(self) -> None:
         self.way.close()

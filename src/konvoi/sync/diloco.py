@@ -279,6 +279,11 @@ class Sync(_base.Sync):
                     fragment.pending = Pending(arrives_at, outer, own[f"{number}.sent"].to(device))
         self._loaded = ({}, {}, {})
 
+    def rewound(self) -> None:
+        for fragment in self.fragments:
+            fragment.pending = None
+        self._restore(*self._loaded)
+
     def close(self) -> None:
         self.exchanger.close()
 

@@ -33,7 +33,9 @@ def _checked(table: Any) -> Section:
     """A [sync.between] table, checked as [sync] is."""
     if isinstance(table, Section):
         return table
-    name = table.get("name", "ddp") if isinstance(table, dict) else "ddp"
+    if not isinstance(table, dict):
+        raise ValueError("must be a table")
+    name = table.get("name", "ddp")
     if name not in BETWEEN:
         raise ValueError(f'name: is "{name}"{did_you_mean(str(name), BETWEEN)} (allowed: {", ".join(BETWEEN)})')
     section, problems = check_section("between", registry.find("sync", name).Config, table)
@@ -81,14 +83,7 @@ class Gradients(ddp.Sync):
 
     def send(self, bucket: Any) -> Future[Tensor]:
         assert self._in_order
-        ended = self.timeline.collective()
-
-        def exchange() -> Tensor:
-            averaged = self._average(bucket)
-            ended()
-            return averaged
-
-        return self._in_order(exchange, bucket.buffer().device)
+        return self._in_order(lambda: self._average(bucket), bucket.buffer().device, self.timeline.collective())
 
     def _average(self, bucket: Any) -> Tensor:
         # The hosts' sums are averaged over the hosts: together that is the mean over all workers.
@@ -179,4 +174,7 @@ def _parts(team: Team) -> tuple[Team, Team, int]:
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """What is sent between the hosts, once for each; inside a host the gradients go around besides."""
     sent: Traffic = config.module.traffic(config.between, shapes)
+    if sent.hidden_by == "backward":
+        # The thread that exchanges does it all, and scales the gradients once more.
+        sent = replace(sent, message_passes=1 + sent.message_passes + sent.training_passes, training_passes=0)
     return replace(sent, once_per_host=True)

@@ -22,6 +22,8 @@ from konvoi.sync._in_order import InOrder
 from konvoi.telemetry.timeline import Timeline
 
 MESSAGES_PER_BUCKET = 3
+# Of a processor, at ranks of 2 to 32: measured on 16 November 2026 beside one pass.
+MESSAGE_PASSES = 15
 # Through all gradients: the error is added, two products make the factors and one their product, the error is kept.
 PASSES = 8
 
@@ -68,14 +70,7 @@ class Sync(ddp.Sync):
         if not self._is_settled:
             return super().send(bucket)
         assert self._in_order
-        ended = self.timeline.collective()
-
-        def exchange() -> Tensor:
-            averaged = self._average(bucket)
-            ended()
-            return averaged
-
-        return self._in_order(exchange, bucket.buffer().device)
+        return self._in_order(lambda: self._average(bucket), bucket.buffer().device, self.timeline.collective())
 
     def _average(self, bucket: Any) -> Tensor:
         index, device = bucket.index(), bucket.buffer().device

@@ -105,13 +105,20 @@ class Timeline:
         self._began = self.clock.mark()
         self._phases: list[tuple[str, Any, Any]] = []
         self._collectives: list[list[Any]] = []
+        self.phase, self.num_begun, self.begun_at, self.num_steps = "", 0, time.monotonic(), 0
+        """Where this worker is, for whoever wonders whether it hangs: all workers go through the same phases."""
+
+    def _enter(self, phase: str) -> None:
+        self.phase, self.num_begun, self.begun_at = phase, self.num_begun + 1, time.monotonic()
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         begin = self.clock.mark()
+        self._enter(name)
         try:
             yield
         finally:
+            self._enter(f"what follows {name}")
             self._phases.append((name, begin, self.clock.mark()))
 
     def collective(self) -> Callable[[], None]:
@@ -136,6 +143,7 @@ class Timeline:
         total_seconds = self.clock.seconds(began, now)
         self.clock.next_step()
         self._began = self.clock.mark()
+        self.num_steps += 1
         return replace(_step_times(total_seconds, named, gradients), is_exact=is_exact)
 
 
@@ -150,6 +158,7 @@ class NoTimeline(Timeline):
             with super().__call__(name):
                 yield
         else:
+            self._enter(name)
             yield
 
     def collective(self) -> Callable[[], None]:

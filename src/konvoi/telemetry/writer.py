@@ -66,6 +66,11 @@ class Writer:
     def event(self, kind: str, **values: Any) -> None:
         self._events.write(kind, **values)
 
+    def warn(self, problem: str, step: int) -> None:
+        """Something went wrong, and the run goes on."""
+        self._events.write("fault", step=step, message=problem)
+        self.console.say(f"warning: {problem}")
+
     def summary(self, status: str, step: int, seconds: float, **values: Any) -> dict[str, Any]:
         """summary.json, in the words of the architecture."""
         summary = {
