@@ -182,7 +182,7 @@ def test_what_is_between_the_hosts_is_checked_as_a_table_of_its_own() -> None:
         ('{name="hierarchical"}', 'sync.between: name: is "hierarchical" (allowed: ddp, fp16, bf16, powersgd, diloco)'),
         ('{name="fp16", scael=2}', 'sync.between: between.scael: no such key, did you mean "scale"?'),
         ('{name="diloco", local_steps=0}', "sync.between: between.local_steps: is 0, should be greater than 0"),
-        ("3", "sync.between: [between]: must be a table, is 3"),
+        ("3", "sync.between: is 3, must be a table"),
     ):
         with pytest.raises(RecipeError) as caught:
             read("demo", ["sync.name=hierarchical", f"sync.between={between}"])

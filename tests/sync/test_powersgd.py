@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.processes import Trainings, assert_went_on_exactly
 from tests.sync.workers import Training, new_sync, on_workers
 from torch import Tensor, nn
 
@@ -164,9 +165,35 @@ def test_with_another_rank_it_begins_anew_and_knows_its_step() -> None:
         assert found["tensors"]["p.0"].numel() == 3 * 2 * ROWS
 
 
+def test_a_training_that_was_killed_goes_on_to_the_bit(trainings: Trainings) -> None:
+    whole = trainings.new("sync.name=powersgd", "sync.start_step=3", "sync.rank=2", "sync.bucket_megabytes=0.05")
+    assert trainings.train_together(whole, 2) == [0, 0]
+    resumed = trainings.killed_after(whole, step=5)
+    assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
+    assert_went_on_exactly(whole, resumed, after=5)
+
+
 def test_the_bytes_are_those_of_both_factors_and_of_what_is_not_worth_it() -> None:
     shapes = [(512, 512), (512,), (10, 10), (64, 3, 7, 7)]
     # 8 x (512 + 512) = 8192; 512; 10 x 10, since 8 x 20 is more; 64 x 147 = 9408 > 2 x 8 x (64 + 147) = 3376
     sent = traffic(Config(rank=8), shapes)
     assert sent.payload_bytes == 4 * (8192 + 512 + 100 + 8 * (64 + 147))
     assert sent.num_messages == 3
+
+
+def failing(team: Team) -> str:
+    training = Training(linear(), new_sync("powersgd", TABLE, team))
+    training.settle(inputs_of(team.rank))
+    # Of a checkpoint that is another model's.
+    training.sync.load_own({"error.0": torch.zeros(3)})
+    try:
+        training.step(inputs_of(team.rank))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_what_fails_in_an_exchange_ends_the_step_and_says_why() -> None:
+    # 8 x 6 weights and 8 of the bias are 56.
+    for said in on_workers(failing, [2]):
+        assert "RuntimeError: The size of tensor a (56) must match the size of tensor b (3)" in said

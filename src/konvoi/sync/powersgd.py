@@ -22,10 +22,10 @@ from konvoi.sync._in_order import InOrder
 from konvoi.telemetry.timeline import Timeline
 
 MESSAGES_PER_BUCKET = 3
-# Of a processor, at ranks of 2 to 32: measured on 16 November 2026 beside one pass.
-MESSAGE_PASSES = 15
-# Through all gradients: the error is added, two products make the factors and one their product, the error is kept.
-PASSES = 8
+# Of a processor, through all gradients: the error is added, two products make the factors and one their product, the
+# error is kept. By itself it takes 15 times as long as one pass, at ranks of 2 to 32; in the calibration runs of
+# benchmarks/network (16 November 2026), between messages, 20 times.
+MESSAGE_PASSES = 20
 
 
 class Config(ddp.Config):
@@ -137,7 +137,7 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
     """After start_step."""
     buckets = ddp.traffic(config, shapes).num_messages
     num_sent = sum(_num_sent(config, shape) for shape in shapes)
-    return Traffic(4 * num_sent, num_messages=MESSAGES_PER_BUCKET * buckets, message_passes=PASSES)
+    return Traffic(4 * num_sent, num_messages=MESSAGES_PER_BUCKET * buckets, message_passes=MESSAGE_PASSES)
 
 
 def _num_sent(config: Config, shape: Sequence[int]) -> int:

@@ -79,6 +79,29 @@ def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
     assert "2.00 times the prediction: headers, and what else" in told.words
 
 
+@pytest.mark.parametrize(
+    ("sync", "when"),
+    [
+        ({"name": "diloco", "local_steps": 16}, "6.0 MB out of each host, on average over the 16 steps from one"),
+        (
+            {"name": "powersgd", "start_step": 100},
+            "6.0 MB out of each host, after the first 100 steps, which are exact.",
+        ),
+        ({"name": "hierarchical", "between": {"name": "diloco", "local_steps": 8}}, "on average over the 8 steps"),
+        ({"name": "fp16"}, "6.0 MB out of each host."),
+    ],
+)
+def test_it_is_said_which_steps_the_prediction_is_for(tmp_path, sync, when):
+    told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), recipe={"sync": sync}))
+    assert when in told.words
+
+
+def test_workers_of_one_host_that_add_up_among_themselves_send_nothing_to_another(tmp_path):
+    told = traffic.answer(run_of(tmp_path, summary={"bytes_sent_per_step": 0.0}, sample=lambda host, second: lo(1)))
+    assert told.facts["ratio"] is None
+    assert "Predicted are none: the workers of a host add up among themselves" in told.words
+
+
 def test_without_counters_the_prediction_remains(tmp_path):
     told = traffic.answer(run_of(tmp_path, hosts=()))
     assert told.short == "not measured"

@@ -73,7 +73,7 @@ def is_one_host(run: RunRecord) -> bool:
 def predicted(run: RunRecord) -> float | None:
     """Bytes that leave a host in a step, as the strategy declares them; None where the run has not told."""
     per_worker = run.summary.get("bytes_sent_per_step")
-    if not per_worker:
+    if per_worker is None:
         return None
     # In a ring over hosts only the last worker of each host has its next neighbour elsewhere.
     return float(per_worker) * (run.num_workers if is_one_host(run) else 1)
@@ -137,10 +137,24 @@ def _measured_words(known: list[HostTraffic]) -> str:
 def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
     if predicted_bytes is None:
         return "How much to expect is not in the run's summary."
+    if predicted_bytes == 0:
+        return "Predicted are none: the workers of a host add up among themselves, and there was one host."
     per_worker = amount_of_bytes(float(run.summary["bytes_sent_per_step"]))
     if is_one_host(run):
-        return f"Predicted are {amount_of_bytes(predicted_bytes)}: {per_worker} by each of {run.num_workers} workers."
-    return f"Predicted are {per_worker} out of each host."
+        whole = f"{amount_of_bytes(predicted_bytes)}: {per_worker} by each of {run.num_workers} workers"
+    else:
+        whole = f"{per_worker} out of each host"
+    return f"Predicted are {whole}{_when_words(run)}."
+
+
+def _when_words(run: RunRecord) -> str:
+    """Not all steps are alike in every way to synchronise."""
+    for table in ("sync", "sync.between"):
+        if every := run.setting(f"{table}.local_steps"):
+            return f", on average over the {every} steps from one exchange to the next"
+        if start := run.setting(f"{table}.start_step"):
+            return f", after the first {start} steps, which are exact"
+    return ""
 
 
 def _ratio_words(ratio: float | None) -> list[str]:
