@@ -163,8 +163,8 @@ def test_what_a_model_says_for_an_unknown_word_gives_way_to_it(echo: Echo) -> No
 def test_batches_are_of_like_length_and_leave_no_core_idle() -> None:
     # 4 sentences for 2 threads: two each, the longest first
     assert list(_batches([3, 9, 4, 8], num_threads=2)) == [[1, 3], [2, 0]]
-    # 128 pieces each: 256 // 128 = 2 at a time; 512 are too many, yet one goes alone
-    assert [len(batch) for batch in _batches([512, *[128] * 5], num_threads=1)] == [1, 2, 2, 1]
+    # 64 pieces each: 128 // 64 = 2 at a time; 512 are too many, yet one goes alone
+    assert [len(batch) for batch in _batches([512, *[64] * 5], num_threads=1)] == [1, 2, 2, 1]
     assert list(_batches([], num_threads=2)) == []
 
 
@@ -177,3 +177,13 @@ def test_a_bundle_of_pictures_is_no_translator(bundle: Bundle) -> None:
 def test_an_unknown_variant_is_refused(bundle: Bundle) -> None:
     with pytest.raises(BundleError, match="float7"):
         open_translator(bundle, "float7")
+
+
+@pytest.mark.parametrize("option", ["--beam", "--num-best"])
+def test_more_hypotheses_than_memory_are_refused_in_a_line(
+    konvoi: Callable[..., Any], bundle: Bundle, trained_run: Path, option: str
+) -> None:
+    for path in (bundle.path, trained_run):
+        result = konvoi("translate", path, "Go.", option, 1_000_000)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{option} 1000000 is too many" in result.stderr and "Traceback" not in result.stderr

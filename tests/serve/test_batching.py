@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.serve.conftest import picture_of
 
-from konvoi.bundle.interfaces import Translator
+from konvoi.bundle.interfaces import Classifier, Translator
 from konvoi.errors import DataError
 from konvoi.serve.app import create_app
 from konvoi.serve.batching import Batcher
@@ -91,6 +92,14 @@ def test_who_is_at_fault_is_alone_with_it():
         bad.result()
 
 
+def test_it_is_found_in_few_calls():
+    with busy() as (compute, batcher):
+        futures = [batcher.submit(number, "a") for number in (*range(1, 8), -8)]
+    assert [future.result() for future in futures[:-1]] == [2, 4, 6, 8, 10, 12, 14]
+    # All 8 fail, the first 4 do not, nor the next 2, nor the next; not 1 + 8 calls.
+    assert [len(numbers) for numbers, _ in compute.calls] == [8, 4, 4, 2, 2, 1, 1]
+
+
 def test_a_fault_of_ours_is_told_to_all_of_the_batch_and_the_next_is_computed():
     with busy(max_items=2) as (_, batcher):
         first, second, next_one = (batcher.submit(number, "a") for number in (0, 1, 2))
@@ -140,3 +149,20 @@ def test_requests_that_come_together_are_translated_together_and_as_if_alone(tra
     assert num_sentences == 12
     assert calls == 12 if max_batch == 1 else calls < 12
     assert texts == [found[0].text for found in translator.translate(sentences, beam=1)]
+
+
+def test_a_bad_picture_does_not_fail_the_others_that_came_with_it(classifier: Classifier):
+    pictures = [picture_of(10), b"no picture", picture_of(200)]
+    app = create_app([], [classifier], limits=Limits(max_batch=len(pictures), batch_wait_seconds=PATIENCE_SECONDS))
+
+    async def ask() -> tuple[list[int], str]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            answers = await asyncio.gather(*(client.post("/api/classify", content=one) for one in pictures))
+            return [answer.status_code for answer in answers], (await client.get("/metrics")).text
+
+    statuses, metrics = asyncio.run(ask())
+    app.state.service.close()
+    assert statuses == [200, 422, 200]
+    # The batcher was given all three at once.
+    assert sizes_of(metrics, classifier.name) == (1, 3)

@@ -40,6 +40,10 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
+    return hostile_lines()
+
+
+def hostile_lines() -> list[str]:
     """Each kind as it is, cut, doubled and mixed; a few lines of 100 kB. No line ends inside."""
     draw = random.Random(1)
     found = [*KINDS, *(kind[::-1] for kind in KINDS)]

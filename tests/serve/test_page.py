@@ -12,6 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.serve.conftest import Started, picture_of
+from tests.serve.test_hostile import hostile_lines
 
 from konvoi.serve.limits import MAX_PICTURE_BYTES, MAX_TEXT_CHARACTERS
 
@@ -24,6 +25,8 @@ TOKEN = "open-sesame-0123456789"
 TEXT = "A dog runs through the snow. Two men play.\n\n  A woman sings."
 HOSTILE = """<img src=x onerror=alert(1)> <script>alert(2)</script> </textarea><b>bold</b> &lt;i&gt;
 {{7*7}} ${alert(3)} javascript:alert(4) \u202eright to left\u202c שלום עולם 🐕‍🦺 \x07 "quoted' `text`"""
+
+PANES = "#target *, #mirror *"
 
 OpenPage = Callable[..., Page]
 
@@ -240,6 +243,23 @@ def test_hostile_text_stays_text(open_page, address):
     made = page.locator("#target, #mirror").locator("img, script, textarea, i, a, iframe, b:has(*)")
     expect(made).to_have_count(0)
     assert "<script>alert(2)</script>" in page.locator("#mirror").text_content()
+
+
+def test_a_thousand_hostile_lines_stay_text(open_page, started: Started, bundle: Path):
+    """As few texts as the service takes; the lines of 100 kB are refused, in words, before they are sent."""
+    *lines, first_long, second_long, third_long, fourth_long = hostile_lines()
+    texts = ["\n".join(lines[start : start + 200]) for start in range(0, len(lines), 200)]
+    with started(bundle) as (address, _):
+        page = open_page(address)
+        for text in texts:
+            type_text(page, text)
+            made = page.evaluate(f"[...document.querySelectorAll({PANES!r})].map((one) => one.tagName + one.className)")
+            assert set(made) == {"SPANitem", "SPANsentence", "SPANword", "SPANspace"}
+        for text in (first_long, second_long, fourth_long):
+            page.get_by_label("English").fill(text)
+            expect(page.get_by_text("characters too long")).to_be_visible()
+        # 25,000 characters are not too many for a text: it is answered.
+        type_text(page, third_long)
 
 
 def test_the_theme_follows_the_system_until_the_switch_is_used_and_is_remembered(open_page, address):

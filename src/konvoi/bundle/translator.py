@@ -19,9 +19,9 @@ from konvoi.parallel import usable_cores
 MODEL_FILE = "model.bin"
 # Written by export/lexicon.py; CTranslate2 looks for it under this name.
 VOCABULARY_MAP_FILE = "vmap.txt"
-# The fewer sentences share a batch, the fewer pieces their vocabulary map leaves: of 128 to 2,048 tokens this was about
-# the best, with a map 10 % less processor time than 1,024, without one 5 % (tiny, int8, beam 5, 2026-11-16).
-MAX_TOKENS_PER_BATCH = 256
+# The fewer sentences share a batch, the fewer pieces their vocabulary map leaves; with very few the products get small.
+# Of 32 to 2,048 tokens this was best: with a map 4 to 15 % less processor time than 256 (tiny, beam 5, 2026-11-16).
+MAX_TOKENS_PER_BATCH = 128
 # A sentence alone gets all cores where a step is work enough to share, and the second copy of the weights is small.
 MIN_SHARED_BYTES, MAX_SHARED_BYTES = 16 << 20, 128 << 20
 
@@ -67,7 +67,7 @@ class BundleTranslator(PieceTranslator):
         results: list[list[Found]] = [[] for _ in sources]
         for batch, pending in begun:
             for index, result in zip(batch, pending, strict=True):
-                results[index] = self._found(result.result())[:num_best]
+                results[index] = self._found(result.result(), num_best)
         return results
 
     def _begin(self, engine: Any, sources: list[Source], beam: int, with_attention: bool) -> Any:
@@ -79,9 +79,9 @@ class BundleTranslator(PieceTranslator):
             **search_options(beam, self._length_penalty, max(len(source.pieces) for source in sources)),
         )
 
-    def _found(self, result: Any) -> list[Found]:
+    def _found(self, result: Any, num_best: int) -> list[Found]:
         order = ranked(result.hypotheses, result.scores, self._length_penalty, self._end)
-        return [self._one(result, number, score) for number, score in order]
+        return [self._one(result, number, score) for number, score in order[:num_best]]
 
     def _one(self, result: Any, number: int, score: float) -> Found:
         pieces = [piece for piece in result.hypotheses[number] if piece != self._end]

@@ -14,6 +14,7 @@ import typer
 
 from konvoi.bundle.format import is_bundle, open_bundle
 from konvoi.bundle.interfaces import Translator
+from konvoi.bundle.search import MAX_BEAM
 from konvoi.bundle.sentences import join, split
 from konvoi.commands.output import progress_display
 from konvoi.data.text import MAX_LINE_BYTES, raw_lines
@@ -38,6 +39,9 @@ def translate(
 ) -> None:
     if documents and num_best > 1:
         raise UserError("a document has one translation", hint="give either --documents or --num-best")
+    for option, value in (("--beam", beam or 1), ("--num-best", num_best)):
+        if value > MAX_BEAM:
+            raise UserError(f"{option} {value} is too many", hint=f"at most {MAX_BEAM}; 4 or 5 is usual for --beam")
     with closing(open_any(path, variant, checkpoint)) as translator:
         answers = _Answers(translator, beam, num_best)
         is_keyboard = not text and input_file is None and sys.stdin.isatty()

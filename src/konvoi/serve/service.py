@@ -16,6 +16,7 @@ from konvoi.serve.batching import Batcher, Item, Options, Result
 from konvoi.serve.limits import Limits
 from konvoi.serve.messages import Alternative, ModelEntry, Sentence
 from konvoi.serve.metrics import Metrics
+from konvoi.serve.recent import Recent
 from konvoi.serve.refusal import Refusal
 
 
@@ -28,7 +29,7 @@ class Way:
     with_attention: bool
 
 
-TranslationQueue = Batcher[str, Way, list[Translation]]
+TranslationQueue = Recent[Way, list[Translation]]
 ClassificationQueue = Batcher[bytes, int, list[Guess]]
 
 
@@ -53,7 +54,7 @@ class Service:
             return model.translate(sentences, beam=way.beam, num_best=way.num_best, with_attention=way.with_attention)
 
         self.entries[name] = ModelEntry(name=name, task="translation", source=model.source, target=model.target)
-        self.translators[name] = self._queue(name, compute)
+        self.translators[name] = Recent(self._queue(name, compute))
 
     def add_classifier(self, model: Classifier) -> None:
         name = self._new_name(model.name)
