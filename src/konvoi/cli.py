@@ -21,6 +21,19 @@ from konvoi.commands.data import app as data_app
 from konvoi.commands.recipes import app as recipes_app
 from konvoi.errors import MachineError, UserError
 
+# Of typer's own errors this one has no public name.
+UsageError: Any = typer.BadParameter.__base__
+OF_THE_MACHINE = {
+    errno.ENOSPC: "free some room, or use another disk",
+    errno.EDQUOT: "free some room, or use another disk",
+    errno.EROFS: "use another disk",
+    errno.EACCES: "allow it (chmod), or name another place",
+    errno.EPERM: "allow it, or name another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "name a place inside a folder, not inside a file",
+    errno.EISDIR: "name a file, not a folder",
+}
+
 
 class Commands(TyperGroup):
     """Turns what a command raises into the words and the exit code that the user sees."""
@@ -39,10 +52,16 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _drop_output()
             raise typer.Exit(exit_codes.DONE) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
                 raise
-            raise _told(MachineError(f"no space left: {error}", hint="free some room, or use another disk")) from None
+            command = error.ctx.command_path if error.ctx else f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise _told(UserError(error.format_message(), hint=f"{command} --help")) from None
+        except OSError as error:
+            if error.errno not in OF_THE_MACHINE:
+                raise
+            problem = ": ".join(filter(None, (error.filename, error.strerror)))
+            raise _told(MachineError(problem, hint=OF_THE_MACHINE[error.errno])) from None
 
 
 def _told(error: UserError) -> typer.Exit:
@@ -303,6 +322,72 @@ def info(recipe: RecipeName, overrides: Overrides = None, workers: Workers = Non
     from konvoi.commands.info import info
 
     info(recipe, _with_workers(overrides, workers), as_json)
+
+
+@app.command(epilog="Example: konvoi plan transformer-base-en-de --nodes 1,2,4,8 --network 100mbit,1gbit --price 2.48")
+def plan(
+    recipe: RecipeName,
+    nodes: Annotated[str, typer.Option(metavar="N,N", help="How many nodes.")] = "1,2,4,8",
+    gpus: Annotated[str, typer.Option(metavar="N,N", help="Workers on a node, one for each GPU.")] = "1",
+    device: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="v100, t4, ...; measured, or a file, of konvoi profile.")
+    ] = "v100",
+    network: Annotated[
+        str, typer.Option(metavar="RATE,FILE", help="100mbit, 1gbit, ...; or CLUSTER.check.json of cluster check.")
+    ] = "1gbit",
+    latency: Annotated[str, typer.Option(metavar="TIME", help="There and back between two nodes.")] = "0.2ms",
+    sync: Annotated[str, typer.Option(metavar="NAME,NAME", help="Ways to synchronise, or all.")] = "all",
+    price: Annotated[float | None, typer.Option(min=0, help="What one node costs per hour.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of ddp's gradients: fp32, unless fp16 or bf16.")] = None,
+    jitter: Annotated[float, typer.Option(min=0, max=0.99, help="How much a step varies by itself, as a share.")] = 0.0,
+    hosts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Hosts that differ (TOML), instead of nodes, gpus, network.")
+    ] = None,
+    overrides: Overrides = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the speeds, as SVG.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what a recipe would take on other machines, before paying for them.
+
+    Seconds a step, speed against one device, hours, cost and traffic; what binds, and what would change that.
+    """
+    from konvoi.commands.plan import Request, plan
+
+    plan(
+        Request(
+            recipe,
+            overrides or [],
+            nodes=nodes,
+            gpus=gpus,
+            device=device,
+            network=network,
+            latency=latency,
+            sync=sync,
+            price=price,
+            dtype=dtype,
+            jitter=jitter,
+            hosts=hosts,
+            plot=plot,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command(epilog="Example: konvoi profile demo --steps 20")
+def profile(
+    recipe: RecipeName,
+    steps: Annotated[int, typer.Option(min=4, help="To train; the first quarter is not counted.")] = 20,
+    overrides: Overrides = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Else RECIPE.profile.json, here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a few steps of a recipe on this machine, for konvoi plan --device measured.
+
+    Trains alone, with one worker; then two processes measure what exchanging costs.
+    """
+    from konvoi.commands.profile import profile
+
+    profile(recipe, overrides or [], steps, to, as_json)
 
 
 @app.command(epilog="Example: konvoi runs --json")

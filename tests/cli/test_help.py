@@ -16,6 +16,7 @@ COMMANDS = [
     ("eval",),
     ("translate",),
     ("info",),
+    *((name,) for name in ("plan", "profile")),
     ("runs",),
     *((name,) for name in ("watch", "diagnose", "report", "compare", "tensorboard")),
     *(("recipes", name) for name in ("list", "show", "copy", "check")),

@@ -60,11 +60,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "no phases": {"step": {"phases": ABSENT, "step_seconds": 0.5}},
 }
 
+# As konvoi plan --json writes it, in short.
+PLAN = {
+    "recipe": "demo",
+    "device": "v100",
+    "rows": [{"network": "1 Gbit/s", "sync": "ddp", "workers": count, "speed_up": count / 2} for count in (2, 4)],
+    "advice": ["Buy a faster network."],
+}
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
     parent = tmp_path_factory.mktemp("made")
-    return {kind: RunRecord.read(make_run(parent / kind, **how)) for kind, how in KINDS.items()}
+    (make_run(parent / "planned") / "plan.json").write_text(json.dumps(PLAN))
+    made = {kind: RunRecord.read(make_run(parent / kind, **how)) for kind, how in KINDS.items()}
+    return {"planned": RunRecord.read(parent / "planned"), **made}
 
 
 def rendered(name: str, run: RunRecord) -> list[Block]:

@@ -24,7 +24,10 @@ class Device:
     flops_per_second: float
     is_measured: bool
     source: str
-    is_processor: bool = False
+    exchange_seconds_per_byte: float = 0.0
+    exchange_latency_seconds: float = 0.0
+    seconds_per_pass: float = 0.0
+    """What exchanging costs it (see Profile); a GPU has others who do it."""
 
 
 def _by_memory(gigabytes_per_second: float) -> Device:
@@ -48,7 +51,13 @@ DEVICES = {
     "a100": _by_memory(1555),
     "h100": _by_memory(3350),
     "cpu-core": Device(
-        60e9, True, "docs/speed.md: 119 GFLOP/s on two cores of an EPYC (Zen 4, AVX2), 2026-11-15", is_processor=True
+        60e9,
+        True,
+        "docs/speed.md: 119 GFLOP/s on two cores of an EPYC (Zen 4, AVX2), 2026-11-15",
+        # konvoi profile on the same machine, 2026-11-16
+        exchange_seconds_per_byte=1.8e-9,
+        exchange_latency_seconds=1.5e-4,
+        seconds_per_pass=3e-10,
     ),
 }
 
@@ -68,6 +77,8 @@ def profile_of(device: Device, flops_per_step: float) -> Profile:
     return Profile(
         forward_seconds=FORWARD_SHARE * seconds,
         backward_seconds=(1 - FORWARD_SHARE) * seconds,
-        on_processor=device.is_processor,
+        exchange_seconds_per_byte=device.exchange_seconds_per_byte,
+        exchange_latency_seconds=device.exchange_latency_seconds,
+        seconds_per_pass=device.seconds_per_pass,
         source=device.source,
     )

@@ -9,6 +9,8 @@ from html import escape
 from konvoi.plan.outlook import ALONE, Outlook
 
 PANEL_WIDTH, PANEL_HEIGHT, MARGIN = 300, 240, 48
+# What is slower than 1/8 of one device lies on the ground.
+LEAST = -3
 # Told apart also by those who see fewer colours (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
@@ -32,16 +34,17 @@ def _panel(network: str, number: int, rows: Sequence[Outlook], ways: list[str], 
     left, top = MARGIN + number * (PANEL_WIDTH + MARGIN), MARGIN
 
     def place(workers: float, speed: float) -> str:
-        """Both axes double from tick to tick, from 1/8 of one device on."""
+        """Both axes double from tick to tick."""
         right = math.log2(workers) / math.log2(most)
-        up = (math.log2(max(speed, 1 / 8)) + 3) / (math.log2(most) + 3)
+        up = (max(math.log2(speed), LEAST) - LEAST) / (math.log2(most) - LEAST)
         return f"{left + right * PANEL_WIDTH:.1f},{top + (1 - up) * PANEL_HEIGHT:.1f}"
 
     parts = [f'<text x="{left}" y="{top - 8}">{escape(network)}</text>']
-    for exponent in range(-3, math.floor(math.log2(most)) + 1):
+    for exponent in range(LEAST, math.floor(math.log2(most)) + 1):
         x, y = place(1, 2.0**exponent).split(",")
         parts.append(f'<path d="M{x} {y}h{PANEL_WIDTH}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 4}" y="{y}" text-anchor="end" dy="4">{2.0**exponent:g}</text>')
+        label = "below" if exponent == LEAST else f"{2.0**exponent:g}"
+        parts.append(f'<text x="{left - 4}" y="{y}" text-anchor="end" dy="4">{label}</text>')
     for workers in sorted({row.prediction.num_workers for row in rows}):
         x = place(workers, 1).split(",")[0]
         parts.append(f'<text x="{x}" y="{top + PANEL_HEIGHT + 16}" text-anchor="middle">{workers:,}</text>')

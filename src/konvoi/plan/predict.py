@@ -18,6 +18,8 @@ from konvoi.plan.traffic import Traffic
 
 # Below this loss the device itself is what binds: nothing else is worth a change.
 SMALL_LOSS = 0.1
+# What ddp sends at a time, unless it is told otherwise.
+BUCKET_BYTES = 25 * 1024**2
 # After so many rounds of exchanges a run has found its pace.
 NUM_ROUNDS = 6
 
@@ -97,7 +99,7 @@ def ring_hops(profile: Profile, setup: Setup, once_per_host: bool = False) -> li
     """A link sends while the processor adds up what has come, so the slower of the two counts."""
     own_latency = profile.exchange_latency_seconds / 2
     hops = []
-    for _, link, is_cable in setup.ring(once_per_host):
+    for link, is_cable in setup.ring(once_per_host):
         wire = (setup.wire_overhead if is_cable else 1.0) / link.bytes_per_second
         seconds_per_byte = max(wire, profile.exchange_seconds_per_byte)
         hops.append(Hop(seconds_per_byte, link.round_trip_seconds / 2 + own_latency))
@@ -137,16 +139,25 @@ def bytes_per_host(setup: Setup, traffic: Traffic) -> float:
 
 
 def besides_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
-    """What an exchange takes besides travelling between hosts: its messages are made, added up inside hosts, and read."""
+    """What an exchange takes besides travelling between hosts: messages are made, added up inside a host, and read."""
     if setup.num_workers == 1:
         return 0.0
-    making = traffic.message_passes * profile.num_values * profile.seconds_per_pass
-    if not traffic.once_per_host or setup.most_workers == 1:
-        return making
-    # Exact, in fp32, and handed out to all afterwards.
+    # Steps that go on meanwhile add up their gradients by themselves; only the result is handed out, half of the way.
+    inside = inside_seconds(profile, setup, traffic) / (2 if traffic.hidden_by == "steps" else 1)
+    return making_seconds(profile, traffic) + inside
+
+
+def inside_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
+    """To add up all gradients inside a host, where one speaks for all: exact, in fp32."""
+    if not traffic.once_per_host:
+        return 0.0
     num_bytes = 4.0 * profile.num_values or traffic.payload_bytes
     hop = Hop(max(1 / setup.inside.bytes_per_second, profile.exchange_seconds_per_byte), 0.0)
-    return making + all_reduce_seconds(num_bytes, [hop] * setup.most_workers)
+    return all_reduce_seconds(num_bytes, [hop] * setup.most_workers)
+
+
+def making_seconds(profile: Profile, traffic: Traffic) -> float:
+    return traffic.message_passes * profile.num_values * profile.seconds_per_pass
 
 
 def _exposed_seconds(own: float, profile: Profile, setup: Setup, traffic: Traffic, messages: Sequence[float]) -> float:
@@ -158,7 +169,7 @@ def _exposed_seconds(own: float, profile: Profile, setup: Setup, traffic: Traffi
 
 
 def outlasts(backward_seconds: float, profile: Profile, messages: Sequence[float], num_messages: int) -> float:
-    """How long messages go on after the backward pass: each leaves when its gradients are ready and the last is gone."""
+    """How long messages go on after the pass: each leaves when its gradients are ready and the one before is gone."""
     gone_at = 0.0
     for (ready, _), seconds in zip(profile.buckets(num_messages), messages, strict=True):
         gone_at = max(gone_at, ready * backward_seconds) + seconds
@@ -200,13 +211,22 @@ def stolen_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
     members = len(list(setup.ring(traffic.once_per_host)))
     if members < 2:
         return 0.0
-    pass_seconds = profile.num_values * profile.seconds_per_pass
-    seconds = traffic.training_passes * pass_seconds
+    seconds = traffic.training_passes * profile.num_values * profile.seconds_per_pass
     if profile.on_processor:
         sent = 2 * (members - 1) / members * traffic.payload_bytes
-        exchanging = sent * profile.exchange_seconds_per_byte + traffic.message_passes * pass_seconds
+        exchanging = sent * profile.exchange_seconds_per_byte + making_seconds(profile, traffic)
         seconds += (1 if traffic.once_per_host else setup.most_workers) * exchanging / profile.cores
-    return seconds / traffic.every_steps
+    return seconds / traffic.every_steps + _inside_each_step(profile, setup, traffic)
+
+
+def _inside_each_step(profile: Profile, setup: Setup, traffic: Traffic) -> float:
+    """Where hosts exchange now and then, their own workers add up in every step, in buckets, as ddp does."""
+    inside = inside_seconds(profile, setup, traffic)
+    if traffic.hidden_by == "backward" or not inside:
+        return 0.0
+    num_buckets = max(1, round(4 * profile.num_values / BUCKET_BYTES))
+    messages = [share * inside for _, share in profile.buckets(num_buckets)]
+    return outlasts(profile.backward_seconds / profile.micro_batches, profile, messages, num_buckets)
 
 
 def _jitter_seconds(profile: Profile, setup: Setup, traffic: Traffic, messages: Sequence[float]) -> float:
@@ -241,6 +261,8 @@ def _shares(profile: Profile, setup: Setup, traffic: Traffic, hops: Sequence[Hop
         return 0.0, 0.0, 0.0
     at_once = [Hop(hop.seconds_per_byte, 0.0) for hop in hops]
     latency = 1 - sum(message_seconds(profile, setup, traffic, at_once)) / whole
+    making = making_seconds(profile, traffic) / whole
     worst = max((hop.seconds_per_byte for hop in hops), default=0.0)
-    by_processor = worst <= profile.exchange_seconds_per_byte
-    return (0.0, latency, 1 - latency) if by_processor else (1 - latency, latency, 0.0)
+    if worst <= profile.exchange_seconds_per_byte:
+        return 0.0, latency, 1 - latency
+    return 1 - latency - making, latency, making

@@ -61,15 +61,15 @@ class Setup:
     def slowest(self) -> float:
         return min(host.speed for host in self.hosts)
 
-    def ring(self, once_per_host: bool = False) -> Iterator[tuple[int, Link, bool]]:
-        """From each member to the next: the host it leaves, its link, and whether that is a cable between two hosts.
+    def ring(self, once_per_host: bool = False) -> Iterator[tuple[Link, bool]]:
+        """The links from each member to the next, and whether it is a cable between two hosts.
 
         Neighbours in rank are neighbours in the ring, so that only the last worker of a host has its next elsewhere.
         """
-        for number, host in enumerate(self.hosts):
+        for host in self.hosts:
             if not once_per_host:
-                yield from ((number, self.inside, False),) * (host.workers - 1)
+                yield from ((self.inside, False),) * (host.workers - 1)
             if len(self.hosts) > 1:
-                yield number, host.link, True
+                yield host.link, True
             elif not once_per_host and host.workers > 1:
-                yield number, self.inside, False
+                yield self.inside, False

@@ -78,7 +78,7 @@ class Sync(_base.Sync):
 
     def _setup(self) -> Setup:
         link = self._link()
-        return Setup(tuple(Host(link, len(ranks)) for ranks in self.team.ranks_by_host()))
+        return Setup(tuple(Host(link, len(ranks)) for ranks in self.team.ranks_by_host()), wire_overhead=1.0)
 
     def _link(self) -> Link:
         """A ring of all workers crosses every link once, so that its pace is the slowest link's."""

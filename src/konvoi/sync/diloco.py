@@ -46,7 +46,7 @@ class Config(Section):
     wire: Wire = "int8"
     """What travels: fp32, fp16 or int8; what rounding cost is sent along next time."""
     outer_rate: PositiveFloat = 1.0
-    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property
     def num_fragments(self) -> int:

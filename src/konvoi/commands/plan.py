@@ -1,0 +1,181 @@
+"""konvoi plan: what a recipe would take on machines that nobody has paid for yet."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from konvoi import registry
+from konvoi.analysis.wording import bit_rate
+from konvoi.commands.output import aligned, print_json, write_output
+from konvoi.commands.plan_recipe import AUTO, Demand, alternatives, demand_of, profile_of, ways_of, with_dtype
+from konvoi.config.recipe import read
+from konvoi.errors import UserError
+from konvoi.plan import Link, Profile, Setup, rates
+from konvoi.plan.advice import advise
+from konvoi.plan.devices import DEVICES
+from konvoi.plan.hosts import read_hosts, read_measured
+from konvoi.plan.outlook import Outlook, Planner
+from konvoi.plan.plot import svg
+
+MAX_NODES = 100_000
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    recipe: str
+    overrides: list[str]
+    nodes: str = "1,2,4,8"
+    gpus: str = "1"
+    device: str = "v100"
+    network: str = "1gbit"
+    latency: str = "0.2ms"
+    sync: str = "all"
+    price: float | None = None
+    dtype: str | None = None
+    jitter: float = 0.0
+    hosts: Path | None = None
+    plot: Path | None = None
+    as_json: bool = False
+
+
+def plan(request: Request) -> None:
+    for_sync = [override for override in request.overrides if override.strip().startswith("sync.")]
+    recipe = read(request.recipe, [override for override in request.overrides if override not in for_sync])
+    # All of it is checked before the data is looked at, which may take seconds.
+    setups = list(_setups(request))
+    names = _sync_names(request.sync)
+    demand = demand_of(recipe)
+    profile = profile_of(request.device, request.recipe, demand)
+    ways = with_dtype(ways_of(recipe, names, for_sync, demand.shapes), request.dtype)
+    planner = Planner(profile, demand.job, request.price)
+    rows = [(row, setup) for network, setup in setups for row in planner.rows([(network, setup)], ways)]
+    others = with_dtype(alternatives(recipe, demand.shapes), request.dtype)
+    advice = advise(planner, rows, {**others, **ways}, profile.device if profile.device in DEVICES else "worker")
+    outlooks = [row for row, _ in rows]
+    if request.plot:
+        write_output(request.plot, svg(outlooks, f"{request.recipe} on {profile.device}"))
+    if request.as_json:
+        print_json(_as_dict(request, profile, outlooks, advice))
+    else:
+        folded = (textwrap.fill(sentence, WIDTH, subsequent_indent="  ") for sentence in advice)
+        typer.echo("\n\n".join([_head(request, profile, demand), *_tables(outlooks, profile), "\n".join(folded)]))
+
+
+def _setups(request: Request) -> Iterator[tuple[str, Setup]]:
+    """Each with the name of its network."""
+    if request.hosts:
+        yield str(request.hosts), read_hosts(request.hosts)
+        return
+    latency = rates.seconds(request.latency)
+    sizes = [(nodes, gpus) for nodes in _counts(request.nodes, "--nodes") for gpus in _counts(request.gpus, "--gpus")]
+    for network in request.network.split(","):
+        if network.endswith(".json"):
+            measured = read_measured(Path(network))
+            yield from ((network, measured.setup(nodes, gpus)) for nodes, gpus in sizes)
+        else:
+            bits = rates.bits_per_second(network)
+            link = Link.of_bits(bits, latency)
+            yield from ((bit_rate(bits), Setup.alike(nodes, link, gpus, request.jitter)) for nodes, gpus in sizes)
+
+
+def _counts(text: str, option: str) -> list[int]:
+    """1,2,4"""
+    try:
+        counts = [int(word) for word in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or not all(1 <= count <= MAX_NODES for count in counts):
+        raise UserError(f'{option} is "{text}"', hint=f"whole numbers from 1 on, as in {option} 1,2,4")
+    return counts
+
+
+def _sync_names(text: str) -> list[str]:
+    known = [name for name in registry.names("sync") if name != AUTO]
+    if text == "all":
+        # The exact way first: the others are compared with it.
+        return sorted(known, key=lambda name: name != "ddp")
+    names = list(dict.fromkeys(text.split(",")))
+    if AUTO in names:
+        raise UserError('"auto" chooses among the others once a run has begun', hint=f"known: all, {', '.join(known)}")
+    for name in names:
+        registry.find("sync", name)
+    return names
+
+
+def _head(request: Request, profile: Profile, demand: Demand) -> str:
+    amount = "pictures" if profile.images else "source and target tokens"
+    lines = [
+        f"{request.recipe} on {profile.device or 'this device'}: {profile.step_seconds:.3g} s a step alone,"
+        f" {profile.amount:,.0f} {amount}",
+        f"  {profile.source}",
+    ]
+    if demand.is_assumed:
+        lines.append("  the data is not prepared here: full batches are assumed")
+    return "\n".join(
+        [*lines, f"  {_equal_data(demand)}", "  speed: against one device; MB: that each host sends in a step"]
+    )
+
+
+def _equal_data(demand: Demand) -> str:
+    if demand.job.worker_steps is not None:
+        return (
+            f"hours for the same data: {demand.job.worker_steps:,.0f} steps of one worker; n workers take 1/n of them"
+        )
+    if demand.job.seconds is not None:
+        return "the recipe ends by time: hours are the same, and faster set-ups see more data"
+    return "hours are unknown until the data is prepared: the recipe counts epochs"
+
+
+def _tables(rows: Sequence[Outlook], profile: Profile) -> Iterator[str]:
+    """One for each network."""
+    priced = any(row.cost is not None for row in rows)
+    unit = "img/s" if profile.images else "tok/s"
+    header = ("nodes  sync", "step s", unit, "speed", "eff", "hours", *(("cost",) if priced else ()), "MB", "bound")
+    for network in dict.fromkeys(row.network for row in rows):
+        of_network = [_cells(row, priced) for row in rows if row.network == network]
+        yield f"{network}\n{aligned([header, *of_network], numbers=True)}"
+
+
+def _cells(row: Outlook, priced: bool) -> tuple[str, ...]:
+    found = row.prediction
+    return (
+        f"{row.place:<6} {row.sync}",
+        _figure(found.step_seconds),
+        _figure(row.tokens_per_second),
+        f"{found.speed_up:.2f}" if found.speed_up < 10 else f"{found.speed_up:.1f}",
+        f"{found.efficiency:.0%}",
+        "-" if row.hours is None else _figure(row.hours),
+        *(("-" if row.cost is None else _figure(row.cost),) if priced else ()),
+        _figure(found.bytes_per_host / 1e6),
+        found.bound,
+    )
+
+
+def _figure(value: float) -> str:
+    """1.71, 36.5, 365, 12.34k, 134.1M: short enough for a column"""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= 9.9995 * size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
+def _as_dict(request: Request, profile: Profile, rows: Sequence[Outlook], advice: list[str]) -> dict[str, Any]:
+    known = asdict(profile)
+    known["shapes"] = len(profile.shapes)
+    return {
+        "version": 1,
+        "recipe": request.recipe,
+        "device": profile.device,
+        "profile": {**known, "parameters": profile.num_values, "step_seconds": profile.step_seconds},
+        "rows": [row.as_dict() for row in rows],
+        "advice": advice,
+    }

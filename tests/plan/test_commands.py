@@ -1,0 +1,140 @@
+"""konvoi plan and konvoi profile, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from konvoi.plan import store
+
+BASE = ("plan", "transformer-base-en-de", "--set", "batching.max_tokens=7802")
+
+
+def test_a_table_of_80_columns_with_advice_below(konvoi: Any) -> None:
+    result = konvoi(*BASE, "--nodes", "1,4", "--gpus", "1,2", "--network", "100mbit,1gbit", "--price", 2.48)
+    assert result.exit_code == 0, result.stderr
+    assert max(len(line) for line in result.stdout.splitlines() if "step s" in line or "bandwidth" in line) <= 80
+    assert "n workers take 1/n of them" in result.stdout
+    assert "the data is not prepared here" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "At 4 nodes of 2 on 1 Gbit/s with ddp you would be slower than one v100" in words
+    assert "reference runs A1 and B" in result.stdout
+
+
+def test_json_holds_every_set_up(konvoi: Any) -> None:
+    result = konvoi(*BASE, "--nodes", "1,2,4", "--sync", "ddp,diloco", "--set", "sync.local_steps=8", "--json")
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert [(row["nodes"], row["sync"]) for row in plan["rows"]] == [
+        (1, "alone"),
+        (2, "ddp"),
+        (2, "diloco H=8"),
+        (4, "ddp"),
+        (4, "diloco H=8"),
+    ]
+    alone, _, _, ddp, ahead = plan["rows"]
+    assert plan["profile"]["parameters"] == 60_880_896
+    assert alone["hours"] == pytest.approx(300_000 * 0.33 / 3600, rel=0.01)
+    # 2 x 3/4 x 243.5 MB; an eighth of a quarter of it, and 0.4 % of scales, in int8
+    assert ddp["bytes_per_host_and_step"] == pytest.approx(365.3e6, rel=0.001)
+    assert ahead["bytes_per_host_and_step"] == pytest.approx(365.3e6 / 32, rel=0.01)
+    assert ddp["bound"] == "bandwidth" and ddp["speed_up"] < 1 < ahead["speed_up"]
+    assert sum(ddp["parts"].values()) == pytest.approx(ddp["step_seconds"])
+
+
+def test_dtype_is_that_of_ddp_s_gradients(konvoi: Any) -> None:
+    sent = [
+        json.loads(konvoi(*BASE, "--nodes", 4, "--sync", "ddp", *more, "--json").stdout)["rows"][0]
+        for more in ((), ("--dtype", "fp16"))
+    ]
+    assert sent[0]["bytes_per_host_and_step"] == 2 * sent[1]["bytes_per_host_and_step"]
+
+
+def test_pictures_are_planned_too(konvoi: Any) -> None:
+    result = konvoi("plan", "resnet50-imagenet", "--nodes", "1,2", "--device", "t4", "--sync", "ddp")
+    assert result.exit_code == 0, result.stderr
+    assert "img/s" in result.stdout and "pictures" in result.stdout
+    assert "hours are unknown until the data is prepared" in result.stdout
+
+
+def test_hosts_that_differ_are_played_through(konvoi: Any, tmp_path: Path) -> None:
+    (tmp_path / "hosts.toml").write_text(
+        '[[hosts]]\nlink = "1gbit"\ncount = 3\n[[hosts]]\nlink = "1gbit"\nspeed = 0.1\n'
+    )
+    result = konvoi(*BASE, "--hosts", tmp_path / "hosts.toml", "--sync", "diloco", "--json")
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["workers"], row["bound"]) == (4, "straggler")
+    assert row["step_seconds"] == pytest.approx(3.3, rel=0.05)
+
+
+def test_links_that_cluster_check_measured_are_used(konvoi: Any, tmp_path: Path) -> None:
+    rows = [
+        {"source": source, "target": target, "bytes_per_second": 12.5e6, "latency_seconds": 2e-4}
+        for source, target in (("a", "b"), ("b", "a"))
+    ]
+    file = tmp_path / "cluster.check.json"
+    file.write_text(json.dumps({"links": rows}))
+    result = konvoi(*BASE, "--network", file, "--nodes", 2, "--sync", "ddp", "--json")
+    (row,) = json.loads(result.stdout)["rows"]
+    # 243.5 MB at 12.5 MB/s
+    assert row["step_seconds"] == pytest.approx(0.33 + 243.5 / 12.5, rel=0.03)
+    refused = konvoi(*BASE, "--network", file, "--nodes", 3)
+    assert refused.exit_code == 2 and "knows 2 hosts, not 3" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "words,problem,hint",
+    [
+        (("--network", "100mb"), '"100mb" is no rate', "bits or bytes?"),
+        (("--latency", "2"), '"2" is no time', "0.2ms"),
+        (("--device", "v10"), 'did you mean "v100"?', "known: v100, t4"),
+        (("--device", "measured"), "transformer-base-en-de.profile.json", "konvoi profile"),
+        (("--sync", "dilco"), 'did you mean "diloco"?', "known: "),
+        (("--sync", "auto"), '"auto" chooses', "known: all, "),
+        (("--set", "sync.local_step=8"), "none of ", "local_steps"),
+        (("--set", "sync.local_steps=0"), "sync.local_steps", ""),
+        (("--nodes", "0"), '--nodes is "0"', "1,2,4"),
+        (("--nodes", "two"), '--nodes is "two"', "1,2,4"),
+        (("--gpus", ""), '--gpus is ""', "1,2,4"),
+        (("--dtype", "fp8"), 'no dtype "fp8"', "fp16"),
+        (("--hosts", "nowhere.toml"), "nowhere.toml", "docs/plan.md"),
+        (("--network", "nowhere.check.json"), "nowhere.check.json", "konvoi cluster check"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_remedy(konvoi: Any, words: tuple[str, ...], problem: str, hint: str) -> None:
+    result = konvoi(*BASE, *words)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert hint in result.stderr
+
+
+def test_the_plot_is_written(konvoi: Any, tmp_path: Path) -> None:
+    assert konvoi(*BASE, "--nodes", "1,2", "--plot", tmp_path / "plan.svg").exit_code == 0
+    assert (tmp_path / "plan.svg").read_text().startswith("<svg")
+
+
+def test_a_profile_is_measured_and_planned_with(konvoi: Any, tiny_recipe: Path, in_folder: Path) -> None:
+    result = konvoi("profile", tiny_recipe, "--steps", 4)
+    assert result.exit_code == 0, result.stderr
+    assert "written to tiny.profile.json" in result.stdout
+    found = store.read(in_folder / "tiny.profile.json")
+    assert min(found.forward_seconds, found.backward_seconds, found.evaluation_seconds) > 0
+    assert min(found.exchange_seconds_per_byte, found.exchange_latency_seconds) > 0
+    assert 0 < found.target_tokens <= 512
+    assert (found.on_processor, found.threads, found.recipe) == (True, 1, str(tiny_recipe))
+    assert [path.name for path in in_folder.iterdir()] == ["tiny.profile.json"]
+
+    planned = konvoi("plan", tiny_recipe, "--device", "measured", "--nodes", "1,2", "--network", "1mbit", "--json")
+    assert planned.exit_code == 0, planned.stderr
+    rows = json.loads(planned.stdout)["rows"]
+    assert rows[0]["step_seconds"] == pytest.approx(found.step_seconds)
+    other = konvoi("plan", tiny_recipe, "--device", "tiny.profile.json", "--set", "model.ffn_width=128")
+    assert other.exit_code == 2 and "measured with another model" in other.stderr
+
+
+def test_a_profile_that_cannot_be_written_is_not_measured(konvoi: Any, tiny_recipe: Path) -> None:
+    result = konvoi("profile", tiny_recipe, "--to", "nowhere/x.json")
+    assert result.exit_code == 2 and "there is no folder nowhere" in result.stderr

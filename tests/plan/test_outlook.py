@@ -1,0 +1,114 @@
+"""Tables of set-ups: the same data, what it costs, and what is advised."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from konvoi.plan import Host, Link, Profile, Setup
+from konvoi.plan.advice import advise, best_way, enough_rate
+from konvoi.plan.outlook import ALONE, Job, Planner
+from konvoi.plan.plot import svg
+from konvoi.sync import Traffic
+
+# 0.33 s for 1,000 tokens; 240 MB of gradients
+PROFILE = Profile(0.11, 0.2, 0.02, target_tokens=600, source_tokens=400, evaluation_seconds=60)
+DDP = Traffic(240e6, num_messages=10)
+AHEAD = Traffic(60e6, every_steps=8, num_messages=4, hidden_by="steps", overlap_steps=2)
+HIERARCHICAL = Traffic(240e6, num_messages=10, once_per_host=True)
+WAYS = {"ddp": DDP, "diloco H=8": AHEAD}
+JOB = Job(worker_steps=36_000, evaluate_every_steps=1000)
+GIGABIT = Link.of_bits(1e9)
+
+
+def test_more_workers_take_fewer_steps_for_the_same_data() -> None:
+    planner = Planner(PROFILE, JOB, price=2.5)
+    alone = planner.row("1 Gbit/s", Setup.alike(1, GIGABIT), ALONE, DDP)
+    four = planner.row("1 Gbit/s", Setup.alike(4, GIGABIT), "diloco H=8", AHEAD)
+    # 36,000 steps of 0.33 s, and 36 evaluations of a minute
+    assert alone.hours == pytest.approx((36_000 * 0.33 + 36 * 60) / 3600)
+    # A quarter of the steps; a quarter of the evaluations, which four share
+    assert four.hours == pytest.approx((9_000 * 0.33 + 9 * 15) / 3600)
+    assert alone.cost == pytest.approx(2.5 * alone.hours)
+    assert four.cost == pytest.approx(4 * 2.5 * four.hours)
+    assert (alone.tokens_per_second, four.tokens_per_second) == (pytest.approx(1000 / 0.33), pytest.approx(4000 / 0.33))
+
+
+def test_a_recipe_that_ends_by_time_takes_that_time() -> None:
+    row = Planner(PROFILE, Job(seconds=7200)).row("", Setup.alike(2, GIGABIT), "ddp", DDP)
+    assert (row.hours, row.cost) == (2.0, None)
+
+
+def test_hours_that_nobody_knows_stay_open() -> None:
+    row = Planner(PROFILE, Job(), price=1.0).row("", Setup.alike(2, GIGABIT), "ddp", DDP)
+    assert (row.hours, row.cost) == (None, None)
+
+
+def test_evaluations_by_epochs_are_as_many_with_more_workers() -> None:
+    job = Job(worker_steps=1000, num_evaluations=10)
+    row = Planner(PROFILE, job).row("", Setup.alike(4, GIGABIT), "diloco H=8", AHEAD)
+    assert row.hours == pytest.approx((250 * 0.33 + 10 * 15) / 3600)
+
+
+def test_one_worker_has_one_row_and_single_workers_have_no_hierarchy() -> None:
+    setups = [("net", Setup.alike(1, GIGABIT)), ("net", Setup.alike(2, GIGABIT)), ("net", Setup.alike(2, GIGABIT, 2))]
+    rows = Planner(PROFILE, JOB).rows(setups, {"ddp": DDP, "hierarchical": HIERARCHICAL})
+    assert [(row.place, row.sync) for row in rows] == [
+        ("1x1", ALONE),
+        ("2x1", "ddp"),
+        ("2x2", "ddp"),
+        ("2x2", "hierarchical"),
+    ]
+
+
+def test_advice_names_the_way_that_would_help() -> None:
+    planner, setup = Planner(PROFILE, JOB), Setup.alike(4, GIGABIT)
+    row = planner.row("1 Gbit/s", setup, "ddp", DDP)
+    # 360 MB at 125 MB/s: about 3.2 s a step
+    assert row.prediction.speed_up < 1
+    (sentence,) = advise(planner, [(row, setup)], WAYS, "v100")
+    assert sentence.startswith("At 4 nodes on 1 Gbit/s with ddp you would be slower than one v100 (0.4")
+    assert sentence.endswith("bound by bandwidth; with diloco H=8: 4.0x.")
+
+
+def test_advice_names_the_network_that_would_do_where_no_other_way_helps() -> None:
+    planner, setup = Planner(PROFILE, JOB), Setup.alike(2, GIGABIT)
+    row = planner.row("1 Gbit/s", setup, "ddp", DDP)
+    (sentence,) = advise(planner, [(row, setup)], {"ddp": DDP}, "v100")
+    # 240 MB are to be gone 0.037 s after the backward pass, which hides 0.18 s: 1.2 GB/s
+    assert sentence.endswith("bound by bandwidth; 10 Gbit/s would do.")
+    assert enough_rate(PROFILE, setup, Traffic(1e12)) is None
+
+
+def test_what_scales_is_said_to() -> None:
+    planner, setup = Planner(PROFILE, JOB), Setup.alike(4, GIGABIT)
+    row = planner.row("1 Gbit/s", setup, "diloco H=8", AHEAD)
+    (sentence,) = advise(planner, [(row, setup)], WAYS, "v100")
+    assert sentence == (
+        "At 4 nodes on 1 Gbit/s with diloco H=8: 4.0x one v100; only faster devices, or more of them, would help."
+    )
+
+
+def test_the_first_way_that_is_good_enough_is_taken() -> None:
+    fast = Setup.alike(4, Link.of_bits(2e11))
+    assert best_way(PROFILE, fast, WAYS) == "ddp"
+    assert best_way(PROFILE, Setup.alike(4, GIGABIT), WAYS) == "diloco H=8"
+    assert best_way(PROFILE, fast, {}) is None
+
+
+def test_a_slow_host_is_what_binds() -> None:
+    setup = Setup((Host(Link.of_bits(1e12)), Host(Link.of_bits(1e12), speed=0.25)))
+    planner = Planner(PROFILE, JOB)
+    (sentence,) = advise(planner, [(planner.row("mine", setup, "ddp", DDP), setup)], WAYS, "v100")
+    assert "bound by straggler" in sentence and "the slowest" in sentence
+
+
+def test_the_plot_is_an_svg_with_a_curve_for_each_way() -> None:
+    setups = [("1 Gbit/s", Setup.alike(count, GIGABIT)) for count in (1, 2, 4, 8)]
+    drawing = ElementTree.fromstring(svg(Planner(PROFILE, JOB).rows(setups, WAYS), "a & b"))
+    texts = ["".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a & b: speed against one device", "1 Gbit/s", "ddp", "diloco H=8", "8"} <= set(texts)
+    curves = [path for path in drawing.iter("{http://www.w3.org/2000/svg}path") if path.get("fill") == "none"]
+    # linear, and two ways of four points each
+    assert [len(path.get("d", "").split()) for path in curves] == [2, 4, 4]
