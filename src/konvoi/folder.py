@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BYTES_PER_MB = 1e6
+DAMAGED = "it is damaged, or another program's: bring a whole copy of it"
 
 
 class KeepsWorkError(DataError):
@@ -29,8 +30,13 @@ class KeepsWorkError(DataError):
 def write_whole(path: Path, text: str) -> None:
     """Beside, then rename: a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -40,12 +46,14 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Empty where the file does not exist yet."""
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return value
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}", hint=DAMAGED) from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds no JSON object", hint=DAMAGED)
+    return value
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
@@ -55,6 +63,24 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
     content = io.BytesIO()
     numpy.save(content, array)
     path.write_bytes(content.getbuffer())
+
+
+def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """What save_array() wrote, without pickle; ValueError where it is none.
+
+    Of a header with a changed byte numpy raises what Python's own parser does: SyntaxError, TokenError, TypeError ...
+    """
+    import numpy
+
+    try:
+        array = numpy.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(array, numpy.ndarray) or array.ndim != 1:
+        raise ValueError("holds no list of numbers")
+    return array
 
 
 def make_once(final: Path, make: Callable[[Path], None], *, needed_bytes: int, report: Report = silent) -> None:

@@ -22,6 +22,28 @@ from konvoi.errors import RunError
 from konvoi.folder import read_json, write_whole
 
 FORMAT_VERSION = 1
+NUMBER = (int, float)
+LARGEST = 2**63
+# What readers count on without looking: a key of another type is left out, as if it had never been written.
+EVENT_SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("kind", "host", "ending", "device", "job_interface"), str),
+    **dict.fromkeys(("step", "rank", "workers"), int),
+    **dict.fromkeys(("time", "seconds", "step_seconds", "bytes", "loss", "perplexity", "bleu", "chrf"), NUMBER),
+    **dict.fromkeys(("accuracy_1", "accuracy_5", "sentences", "images", "memory_used_bytes", "cores"), NUMBER),
+    **dict.fromkeys(("phases", "communication", "disk"), {"*": NUMBER}),
+    "samples": [dict],
+    "interfaces": {"*": dict},
+    "cpu_percent": [NUMBER],
+    "gpus": [dict],
+}
+SUMMARY_SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("status", "ending", "precision", "device"), str),
+    **dict.fromkeys(("steps", "workers", "hosts", "parameters", "threads", "skipped_steps"), int),
+    **dict.fromkeys(("seconds", "target_tokens_per_second", "tokens_per_second", "images_per_second"), NUMBER),
+    "step_seconds": {"*": NUMBER},
+    "scores": {"bleu_signature": str, "chrf_signature": str, "damaged": list, "*": NUMBER},
+    "best": {"metric": str, "checkpoint": str, "value": NUMBER, "step": int},
+}
 # What of data.json may differ from host to host though the data is the same.
 PLACES_AND_TIMES = {"files", "folder", "key", "made_at", "root", "warnings"}
 
@@ -68,7 +90,7 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any]:
         """What is known so far; empty before the first step."""
-        return read_json(self.summary_file)
+        return fitting(read_json(self.summary_file), SUMMARY_SHAPE)
 
     def environment(self) -> dict[str, Any]:
         return read_json(self.environment_file)
@@ -80,6 +102,11 @@ class RunDirectory:
     def data_content(self) -> dict[str, Any]:
         """What the data is, wherever it lies."""
         return {key: value for key, value in self.data().items() if key not in PLACES_AND_TIMES}
+
+    def rank_files(self) -> dict[int, Path]:
+        """The events of each worker."""
+        files = ((file.stem.removeprefix("rank"), file) for file in self.events.glob("rank*.jsonl"))
+        return {int(number): file for number, file in sorted(files) if re.fullmatch("[0-9]{1,9}", number)}
 
     def events_of(self, rank: int = 0) -> Iterator[dict[str, Any]]:
         return read_events(self.events / f"rank{rank}.jsonl")
@@ -114,6 +141,9 @@ def check_free(path: Path) -> None:
         raise RunError(f"{path} holds another run", hint="add --resume to go on with it, or choose another --run")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is no run directory", hint="choose another --run")
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    if not existing.is_dir():
+        raise RunError(f"{path} cannot be made: {existing} is no folder", hint="choose another --run")
 
 
 def new_path(recipe_name: str, parent: Path = Path("runs")) -> Path:
@@ -150,9 +180,43 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
         return
     with path.open("rb") as file:
         for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
+            if event := event_of(line):
                 yield event
+
+
+def event_of(line: bytes) -> dict[str, Any]:
+    """The event of a line; empty where a killed writer left half of one, or where there is none."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return fitting(event, EVENT_SHAPE) if isinstance(event, dict) else {}
+
+
+def fitting(value: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys whose values have another type than the shape says; "*" is any key that it does not name.
+
+    None fits everywhere: it is what a number becomes that is none.
+    """
+    kept, other = {}, shape.get("*", object)
+    for key, item in value.items():
+        kind = shape.get(key, other)
+        fitted = item if kind is object else _fitted(item, kind)
+        if fitted is not _MISFIT:
+            kept[key] = fitted
+    return kept
+
+
+_MISFIT = object()
+
+
+def _fitted(value: Any, shape: Any) -> Any:
+    if value is None or type(value) is shape or (type(value) is float and shape is NUMBER):
+        return value if type(value) is not int or abs(value) <= LARGEST else _MISFIT
+    if isinstance(shape, dict):
+        return fitting(value, shape) if isinstance(value, dict) else _MISFIT
+    if isinstance(shape, list):
+        return [item for item in value if isinstance(item, shape[0])] if isinstance(value, list) else _MISFIT
+    # Whole numbers may have thousands of digits in JSON; no counter has.
+    is_huge = isinstance(value, int) and abs(value) > LARGEST
+    return value if isinstance(value, shape) and not is_huge else _MISFIT

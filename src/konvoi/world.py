@@ -84,7 +84,9 @@ def _world(launcher: str, environment: Mapping[str, str]) -> World:
         rank = size = local_rank = local_size = num_hosts = -1
     if not (0 <= local_rank <= rank < size and local_rank < local_size <= size):
         values = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise MachineError(f"{launcher}'s variables make no sense: {values}")
+        raise MachineError(
+            f"{launcher}'s variables make no sense: {values}", hint="let the launcher set them, and set none by hand"
+        )
     return World(rank, size, local_rank, local_size, launcher, num_hosts or -(-size // local_size))
 
 

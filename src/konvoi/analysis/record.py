@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from konvoi.config.recipe import read_toml
 from konvoi.errors import UserError
-from konvoi.run_directory import RunDirectory, read_events
+from konvoi.run_directory import RunDirectory, fitting, read_events
 
 Floats = NDArray[np.float64]
 
@@ -131,11 +131,11 @@ class RunRecord:
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         directory = RunDirectory.open(path)
-        ranks = {record.rank: record for record in map(_read_rank, sorted(directory.events.glob("rank*.jsonl")))}
+        ranks = {rank: _read_rank(rank, file) for rank, file in directory.rank_files().items()}
         summary = _readable(directory.summary)
         return cls(
             path=path,
-            tables=_readable(lambda: read_toml(directory.recipe_file)),
+            tables=fitting(_readable(lambda: read_toml(directory.recipe_file)), {"*": dict}),
             environment=_readable(directory.environment),
             data=_readable(directory.data),
             summary=summary,
@@ -180,8 +180,8 @@ class RunRecord:
         return default if found is None else found
 
 
-def _read_rank(file: Path) -> RankRecord:
-    record = RankRecord(int(file.stem.removeprefix("rank")))
+def _read_rank(rank: int, file: Path) -> RankRecord:
+    record = RankRecord(rank)
     lists = {
         "started": record.started,
         "evaluation": record.evaluations,
@@ -263,4 +263,8 @@ def _nested(value: Any, name: str) -> Any:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else float("nan")
+    try:
+        return float(value) if isinstance(value, int | float) else float("nan")
+    except OverflowError:
+        # A whole number of more than 308 digits.
+        return float("nan")

@@ -23,12 +23,13 @@ from konvoi.cluster.job_spec import (
     Outcome,
     host_log,
     rank_log,
+    read_spec,
     spec_file,
     state_file,
 )
 from konvoi.cluster.session import FarError, Session, on_all
 from konvoi.errors import ClusterError, HostError, RunError
-from konvoi.folder import write_whole
+from konvoi.folder import DAMAGED, write_whole
 
 # Between two signs of life of a host that ends its processes.
 STOP_SILENCE_SECONDS = 60
@@ -46,7 +47,7 @@ class Job:
     def open(cls, run: Path) -> Job:
         if not cluster_file(run).is_file():
             raise RunError(f"{run} was not trained on a cluster", hint="konvoi train RECIPE --cluster FILE does that")
-        return cls(run, read_cluster(cluster_file(run)), JobSpec.from_json(spec_file(run).read_text(encoding="utf-8")))
+        return cls(run, read_cluster(cluster_file(run)), read_spec(run, hint=DAMAGED))
 
     @property
     def hosts(self) -> tuple[Host, ...]:

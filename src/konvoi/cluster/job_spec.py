@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from konvoi.errors import RunError
+
 
 @dataclass(frozen=True)
 class Member:
@@ -99,6 +101,13 @@ class HostState:
 
 def spec_file(run: Path) -> Path:
     return run / "job" / "spec.json"
+
+
+def read_spec(run: Path, hint: str) -> JobSpec:
+    try:
+        return JobSpec.from_json(spec_file(run).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RunError(f"{spec_file(run)} cannot be read: {error}", hint) from None
 
 
 def state_file(run: Path, host: str) -> Path:

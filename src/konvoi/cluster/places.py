@@ -32,7 +32,7 @@ def find_place(world: World, environment: Mapping[str, str] = os.environ) -> tup
     address = environment.get("MASTER_ADDR") or _find_address(world, environment)
     given = environment.get("MASTER_PORT", "")
     if given and not (given.isdecimal() and 0 < int(given) < 2**16):
-        raise MachineError(f"MASTER_PORT={given} is no port")
+        raise MachineError(f"MASTER_PORT={given} is no port", hint="a number from 1 to 65535, as in 29500")
     return address, int(given) if given else _port(world, environment)
 
 

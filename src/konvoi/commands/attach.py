@@ -275,6 +275,8 @@ def _pull_best(job: Job) -> None:
 
 
 def _attach_here(run: RunDirectory, local: LocalJob) -> int:
+    # Raises where it is trained elsewhere, before the view opens anything.
+    local.process_ids()
     view = View(run, {}, skip_old=True)
     try:
         while local.is_alive():

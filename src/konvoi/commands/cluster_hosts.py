@@ -86,7 +86,7 @@ def _text(file: str) -> str:
         # A byte order mark is what some editors and shells put first.
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise ClusterError(f"{file} cannot be read: {error.strerror}") from None
+        raise ClusterError(f"{file} cannot be read: {error.strerror}", hint="name a file that you may read") from None
     except UnicodeDecodeError:
         raise ClusterError(f"{file} is not text in UTF-8", hint="PowerShell: | Out-File -Encoding utf8") from None
 

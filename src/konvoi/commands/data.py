@@ -212,8 +212,16 @@ def info(
     elif name is None:
         typer.echo(overview([one.info for one in found]))
     else:
-        tables = (text_table(one.info) if isinstance(one, PreparedSet) else image_table(one.info) for one in found)
-        typer.echo("\n\n".join(tables))
+        typer.echo("\n\n".join(map(_table, found)))
+
+
+def _table(one: PreparedSet | ImageSet) -> str:
+    """Its info.json may be anything: a set need not be ours."""
+    try:
+        return text_table(one.info) if isinstance(one, PreparedSet) else image_table(one.info)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        problem = f"{one.folder}/info.json is damaged"
+        raise DataError(problem, hint="remove this folder and prepare the set again") from None
 
 
 def _find(name: str | None) -> list[PreparedSet | ImageSet]:

@@ -22,7 +22,7 @@ from konvoi.cluster.job import cluster_file
 from konvoi.commands.train import Request, check_request
 from konvoi.config.recipe import read
 from konvoi.errors import RunError
-from konvoi.folder import write_whole
+from konvoi.folder import DAMAGED, write_whole
 from konvoi.run_directory import RunDirectory, new_path, newest_of
 
 LOOK_SECONDS = 0.2
@@ -46,6 +46,8 @@ class LocalJob:
             return cls(run, **json.loads(_file(run).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RunError(f"{_file(run)} cannot be read: {error}", hint=DAMAGED) from None
 
     @property
     def log(self) -> Path:

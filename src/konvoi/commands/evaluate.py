@@ -18,7 +18,7 @@ from konvoi.evaluate.beam import translate_lines
 from konvoi.evaluate.scores import corpus_scores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
-from konvoi.tasks.translation import Data, Evaluate, loss_scores, vocabulary_of
+from konvoi.tasks.translation import Data, Evaluate, check_has_text, loss_scores, vocabulary_of
 from konvoi.world import World
 
 WORDS = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "chrF", "bleu_pieces": "BLEU of pieces"}
@@ -48,6 +48,7 @@ def _of_split(trained: Trained, settings: Evaluate, split: str | None) -> dict[s
     prepared = task_module.prepare(trained.recipe)
     task_module.check_same(prepared, trained.run)
     split = split or ("test" if "test" in prepared.info["pairs"] else "dev")
+    check_has_text(split)
     recipe = trained.recipe.model_copy(update={"evaluate": settings.model_copy(update={"split": split})})
     scores = task_module.Task(recipe, trained.device, Team(World())).evaluate(trained.model, Team(World()))
     return {"split": split, **{key: value for key, value in scores.items() if key != "samples"}}

@@ -11,16 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from konvoi.cluster.job_spec import HostState, JobSpec, Outcome, rank_log, spec_file, state_file
+from konvoi.cluster.job_spec import HostState, JobSpec, Outcome, rank_log, read_spec, state_file
 from konvoi.cluster.launch import launch_node, variables
-from konvoi.errors import DataError, RunError
+from konvoi.errors import DataError
 from konvoi.folder import write_whole
 from konvoi.run_directory import RunDirectory
 
 
 def node(path: Path) -> int:
     """Takes part until the training ends on all hosts; returns the exit code that it has on all of them."""
-    run, spec = RunDirectory.open(path), _spec_of(path)
+    run = RunDirectory.open(path)
+    spec = read_spec(path, hint="konvoi train --cluster starts trainings over several hosts")
     # Before torch is imported, which reads some of them only then.
     os.environ.update(variables(spec))
     for folder in (run.events, run.checkpoints, rank_log(path, 0).parent):
@@ -33,14 +34,6 @@ def node(path: Path) -> int:
         place = outcome.failure.host + (f" rank {outcome.failure.rank}" if outcome.failure.rank is not None else "")
         print(f"{place}: {outcome.failure.text}", file=sys.stderr)
     return outcome.exit_code
-
-
-def _spec_of(path: Path) -> JobSpec:
-    try:
-        return JobSpec.from_json(spec_file(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        hint = "konvoi train --cluster starts trainings over several hosts"
-        raise RunError(f"{spec_file(path)} cannot be read: {error}", hint) from None
 
 
 def _take_part(run: RunDirectory, spec: JobSpec) -> Outcome:

@@ -15,6 +15,7 @@ from konvoi.commands.output import aligned, print_json
 from konvoi.config.recipe import Recipe, locate, read, shipped
 from konvoi.config.section import Section
 from konvoi.errors import UserError
+from konvoi.folder import write_whole
 
 app = typer.Typer(no_args_is_help=True, help="List, show, copy and check recipes.")
 
@@ -37,18 +38,17 @@ def show(
     everything: Annotated[bool, typer.Option("--all", help="With every key and what it means.")] = False,
 ) -> None:
     """Print a recipe."""
-    typer.echo(with_all_keys(read(name)) if everything else locate(name).read_text(encoding="utf-8"), nl=False)
+    typer.echo(with_all_keys(read(name)) if everything else _text_of(name), nl=False)
 
 
 @app.command("copy", epilog="Example: konvoi recipes copy demo mine.toml")
 def copy(name: NameOrFile, file: Annotated[Path, typer.Argument(help="Where to; must not exist yet.")]) -> None:
     """Copy a recipe, to change it."""
-    text = locate(name).read_text(encoding="utf-8")
+    text = _text_of(name)
     try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise UserError(f"{file} exists already", hint="choose another name, or remove it first") from None
+        if file.exists():
+            raise UserError(f"{file} exists already", hint="choose another name, or remove it first")
+        write_whole(file, text)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}", hint="choose another place") from None
     typer.echo(f"{file} is yours to change; then: konvoi train {file}")
@@ -67,6 +67,15 @@ def check(names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Na
             typer.echo(f"error: {error.problem}\nhint: {error.hint}", err=True)
     if num_wrong:
         raise typer.Exit(exit_codes.USER)
+
+
+def _text_of(name: str) -> str:
+    """As it was written, though it may be wrong."""
+    path = locate(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: cannot be read as TOML: {error}", hint="write it in UTF-8") from None
 
 
 def with_all_keys(recipe: Recipe) -> str:

@@ -29,6 +29,8 @@ from konvoi.world import World
 
 # The weights and Adam's two moments, in fp32.
 CHECKPOINT_BYTES_PER_PARAMETER = 3 * 4
+# More processes would end the machine, not train a model.
+MAX_WORKERS_HERE = 1024
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,9 @@ def prepare(recipe: Recipe) -> Any:
 
 
 def check_devices(num_workers: int) -> None:
+    if num_workers > MAX_WORKERS_HERE:
+        problem = f"{num_workers:,} workers are too many for one machine"
+        raise MachineError(problem, hint=f"at most {MAX_WORKERS_HERE:,}; several machines: --cluster FILE")
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < num_workers:
         raise MachineError(f"{num_workers} workers want a GPU each, here are {num_gpus}", hint=f"--workers {num_gpus}")

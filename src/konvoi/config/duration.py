@@ -11,6 +11,8 @@ from pydantic import BeforeValidator, PlainSerializer
 
 SECONDS_PER = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 UNITS = ("step", "epoch", *SECONDS_PER)
+# Further on, floats don't tell one step from the next.
+MAX_COUNT = 1e15
 ALLOWED = 'a number and one of steps, epochs, seconds, minutes, hours, as in "500 steps"'
 
 
@@ -52,6 +54,8 @@ def parse(text: Any) -> Length:
     count = float(match[1].replace("_", ""))
     if count <= 0:
         raise ValueError("must be more than 0")
+    if count > MAX_COUNT:
+        raise ValueError(f"must be at most {MAX_COUNT:.0e}")
     if unit == "step" and count != int(count):
         raise ValueError("must be a whole number of steps")
     return Length(count, unit)

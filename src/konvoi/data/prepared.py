@@ -41,13 +41,15 @@ class PreparedSet:
             info = json.loads(path.read_text(encoding="utf-8"))
             if info["version"] != FORMAT_VERSION:
                 raise DataError(f"{folder} is of another version of Konvoi", hint="konvoi data prepare makes it anew")
+            # What training asks of it without looking.
+            dict(info["pairs"]), dict(info["length_mean"]), int(info["vocabulary_padded"]), str(info["set"])
             return cls(folder, {**info, "folder": str(folder)})
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
                 f"{folder} is no prepared set",
                 hint="konvoi data prepare makes one; remove what is left of a damaged one first",
             ) from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path} is damaged", hint="remove this folder and prepare the set again") from None
 
     @cached_property

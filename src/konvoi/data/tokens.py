@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from konvoi.errors import DataError
-from konvoi.folder import save_array
+from konvoi.folder import load_array, save_array
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Lengths = npt.NDArray[np.unsignedinteger[Any]]
@@ -135,12 +135,12 @@ class TokenFile:
 def _open_lengths(prefix: Path) -> Lengths:
     path = lengths_path(prefix)
     try:
-        lengths: Lengths = np.load(path, allow_pickle=False)
+        lengths: Lengths = load_array(path)
     except FileNotFoundError:
         raise _damaged(path, "is missing") from None
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise _damaged(path, str(error)) from None
-    if lengths.dtype not in (np.uint16, np.uint32) or lengths.ndim != 1:
+    if lengths.dtype not in (np.uint16, np.uint32):
         raise _damaged(path, "does not hold lengths")
     return lengths
 

@@ -243,11 +243,11 @@ def damage(path: Path, needed: str = "model.safetensors") -> str:
         for name, expected in checksums.items():
             if _sha256(path / name) != expected:
                 return f"damaged ({name} differs from its checksum)"
+        if needed not in checksums:
+            return f"damaged (checksums.json names no {needed})"
         # What is read besides would be read without a word, as the moving average of another checkpoint.
         if strays := {file.name for file in path.glob("*.safetensors")} - checksums.keys():
             return f"damaged ({min(strays)} has no checksum)"
-        if needed not in checksums:
-            return f"damaged (checksums.json names no {needed})"
         return _wrong_step(path)
     except FileNotFoundError as error:
         return f"damaged ({Path(error.filename).name} is missing)"

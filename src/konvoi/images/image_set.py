@@ -83,7 +83,7 @@ def read_info(folder: Path) -> dict[str, Any] | None:
     """info.json of a prepared set of pictures; nothing where there is none of ours."""
     try:
         info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return info if isinstance(info, dict) and info.get("kind") == KIND else None
 

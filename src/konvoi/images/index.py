@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from konvoi.errors import DataError
-from konvoi.folder import save_array
+from konvoi.folder import load_array, save_array
 
 HEADER = "path\tclass\tbytes\twidth\theight\tchecksum\n"
 RECORD = np.dtype(
@@ -71,11 +71,11 @@ class Entries:
     def __init__(self, prefix: Path) -> None:
         self._text_path = prefix.with_suffix(".tsv")
         try:
-            self.records: Records = np.load(prefix.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
-            text_bytes = self._text_path.stat().st_size
+            self.records: Records = load_array(prefix.with_suffix(".npy"), mapped=True)
+            is_whole = self.records.dtype == RECORD and self._fits(self._text_path.stat().st_size)
         except (OSError, ValueError):
-            raise self._damaged() from None
-        if self.records.dtype != RECORD or not self._fits(text_bytes):
+            is_whole = False
+        if not is_whole:
             raise self._damaged()
 
     def __len__(self) -> int:
@@ -103,7 +103,10 @@ class Entries:
         """The path of a picture, relative to the root of its set."""
         record = self.records[number]
         start = int(record["path_at"])
-        return self._text[start : start + int(record["path_bytes"])].decode()
+        try:
+            return self._text[start : start + int(record["path_bytes"])].decode()
+        except UnicodeDecodeError:
+            raise self._damaged() from None
 
     @cached_property
     def _text(self) -> mmap.mmap:

@@ -63,6 +63,11 @@ class Batching(Section):
     """The chance that a merge of pieces is left out, so that training sees words in many segmentations."""
 
 
+def check_has_text(split: str) -> None:
+    if split == "train":
+        raise DataError("the text of the training split is not kept", hint="score dev or test, or files of your own")
+
+
 class Evaluate(BaseEvaluate):
     """The recipe's [evaluate] table."""
 
@@ -78,6 +83,13 @@ class Evaluate(BaseEvaluate):
     """BLEU over pieces too, to compare with runs that report that."""
     samples: NonNegativeInt = 4
     """Translations kept with each evaluation, beside source and reference."""
+
+    @field_validator("split")
+    @classmethod
+    def _has_text(cls, split: str) -> str:
+        if split == "train":
+            raise ValueError("must be dev or test: the text of the training split is not kept")
+        return split
 
     @field_validator("metric")
     @classmethod

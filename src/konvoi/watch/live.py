@@ -17,7 +17,7 @@ from typing import Any
 from konvoi.analysis.record import HostRecord, RankRecord, RunRecord, Steps, status_of
 from konvoi.analysis.verdict import Verdict
 from konvoi.config.recipe import read_toml
-from konvoi.run_directory import RunDirectory
+from konvoi.run_directory import RunDirectory, fitting
 from konvoi.watch.clock import SESSION_KINDS, Clock
 from konvoi.watch.history import History
 from konvoi.watch.measures import RankNow
@@ -180,8 +180,7 @@ class LiveRun:
         return Snapshot(run, history, progress_of(run, seconds), self._judged(run, now), log_lines, now)
 
     def _record(self) -> RunRecord:
-        for file in self._directory.events.glob("rank*.jsonl"):
-            number = int(file.stem.removeprefix("rank"))
+        for number, file in self._directory.rank_files().items():
             if number not in self._ranks:
                 self._ranks[number] = LiveRank(file)
             self._ranks[number].read()
@@ -193,7 +192,7 @@ class LiveRun:
         summary = self._summary.value()
         return RunRecord(
             path=self._directory.path,
-            tables=self._tables.value(),
+            tables=fitting(self._tables.value(), {"*": dict}),
             environment=self._environment.value(),
             data=self._data.value(),
             summary=summary,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from konvoi.errors import UserError
+from konvoi.run_directory import event_of
 
 
 class Tail:
@@ -65,10 +65,5 @@ class Replaced:
         return self._value
 
 
-def parsed(line: bytes) -> dict[str, Any]:
-    """The event of a line; empty where a killed writer left half of one."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}
+# What is read here line by line and what is read whole have the same events.
+parsed = event_of

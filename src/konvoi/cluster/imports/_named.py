@@ -45,7 +45,8 @@ def check_destination(text: str, place: str) -> str:
     try:
         return TypeAdapter[str](Destination).validate_python(text)
     except ValidationError as error:
-        raise ClusterError(f"{place}: {'; '.join(explain_problems(error))}") from None
+        hint = "as in gpu-1, 10.0.0.5 or ubuntu@203.0.113.7"
+        raise ClusterError(f"{place}: {'; '.join(explain_problems(error))}", hint) from None
 
 
 def merged(named: Iterable[Named]) -> list[Named]:
