@@ -39,10 +39,21 @@ class JobSpec:
     checkpoint: str = "last"
     environment: dict[str, str] = field(default_factory=dict)
     """Variables for the agent and its workers, as KONVOI_HOME."""
+    first_seat: int | None = None
+    """Of this host's workers. A seat is the rank that a worker has while all hosts are there: its files bear it."""
 
     @property
     def member(self) -> Member:
         return self.members[self.node]
+
+    @property
+    def first_rank(self) -> int:
+        return sum(member.workers for member in self.members[: self.node])
+
+    @property
+    def seats(self) -> range:
+        first = self.first_rank if self.first_seat is None else self.first_seat
+        return range(first, first + self.member.workers)
 
     @property
     def num_workers(self) -> int:
@@ -66,6 +77,10 @@ class Failure:
     """None where the agent itself failed, before or beside its workers."""
     text: str
     """Its own words: the error and its hint, or the last lines of its traceback."""
+    kind: Literal["refused", "crashed", "lost"] = "refused"
+    """The user must change something; an error of ours, perhaps for good; or killed, cut off, gone."""
+    doing: str = ""
+    """What it was last heard of doing."""
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from konvoi import __version__
+from konvoi.cluster.faults import Tally, doing, in_words, last_step, record, why_not
 from konvoi.cluster.job_spec import Failure, JobSpec, Member, Outcome, rank_log
 from konvoi.cluster.rendezvous import Board, Said, serve_store
 from konvoi.errors import HostError, UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
-from konvoi.world import COMMAND_BEGAN, began_at
+from konvoi.world import COMMAND_BEGAN, LAST_STEP_AT, SEAT, began_at
 
 # After Ctrl-C: for the step, or the evaluation, that goes on, and for the checkpoint.
 SHUTDOWN_SECONDS = 900.0
@@ -44,35 +46,67 @@ STOPPED = {DONE, INTERRUPTED, LOST_OTHERS, -signal.SIGKILL, *(-number for number
 # Of a failing worker's last words.
 MAX_LINES = 8
 
+# More words for a worker that starts again.
+FROM_NEWEST = ("--resume", "--checkpoint", "newest")
+
 # So that what is left of a job can be found.
 JOB_VARIABLE = "KONVOI_JOB"
 
 Worker = Callable[[Sequence[str]], int]
 
 
-def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> int:
-    """Runs all workers on this machine to their end; returns the exit code of the run."""
-    store = serve_store("127.0.0.1")
+def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int, max_restarts: int = 0) -> int:
+    """Runs all workers on this machine to their end, again from the last checkpoint where one is killed.
+
+    Returns the exit code of the run. The first of the arguments is the run directory.
+    """
     alone = Member("localhost", "127.0.0.1", "lo0" if sys.platform == "darwin" else "lo", num_workers)
-    spec = JobSpec("local", (alone,), node=0, port=store.port)
+    spec = JobSpec("local", (alone,), node=0, port=0)
     for name in (COMMAND_BEGAN, "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(name, variables(spec)[name])
+    tally, words = Tally(), list(arguments)
     with _listening() as stop:
-        workers = Workers(worker, arguments, spec)
-        try:
-            while len(codes := workers.exit_codes()) < num_workers and not failed(codes, stop.is_asked):
-                if stop.is_asked:
-                    workers.stop()
-                time.sleep(TICK_SECONDS)
-            codes = workers.exit_codes()
-        finally:
-            workers.end()
-    if not (failures := failed(codes, stop.is_asked)):
-        return INTERRUPTED if stop.is_asked else max(codes.values())
-    rank, code = failures[0]
+        while True:
+            codes = _run_local(worker, words, spec, stop)
+            if not (failures := failed(codes, stop.is_asked)):
+                return INTERRUPTED if stop.is_asked else max(codes.values())
+            failure = _local_failure(Path(arguments[0]), *failures[0])
+            tally = tally.with_failure_after(last_step(Path(arguments[0]), spec.seats)[0])
+            if reason := failure.text if stop.is_asked else why_not(tally, failure, max_restarts):
+                return _give_up(*failures[0], reason)
+            _tell_fault(Path(arguments[0]), spec, failure)
+            words = [*arguments, *FROM_NEWEST]
+
+
+def _run_local(worker: Worker, arguments: Sequence[str], spec: JobSpec, stop: _Stop) -> dict[int, int]:
+    """Until all have ended, or one has failed and all were ended; exit codes as they were before that."""
+    store = serve_store("127.0.0.1")
+    workers = Workers(worker, arguments, replace(spec, port=store.port))
+    try:
+        while len(codes := workers.exit_codes()) < spec.num_workers and not failed(codes, stop.is_asked):
+            if stop.is_asked:
+                workers.stop()
+            time.sleep(TICK_SECONDS)
+        return workers.exit_codes()
+    finally:
+        workers.end()
+
+
+def _local_failure(run: Path, rank: int, code: int) -> Failure:
+    return Failure("localhost", rank, _how(code), _kind(code), doing(run, rank))
+
+
+def _give_up(rank: int, code: int, reason: str) -> int:
+    """Tells what the worker could not say itself; the exit code of the run."""
     if code < 0:
-        print(f"error: worker {rank} {_killed(-code)}", file=sys.stderr)
+        print(f"error: worker {rank} {reason}", file=sys.stderr)
     return code if code > 0 and code != LOST_OTHERS else OUR_FAULT
+
+
+def _tell_fault(run: Path, spec: JobSpec, failure: Failure) -> None:
+    line = f"{in_words(failure)}; going on from the newest checkpoint with {spec.num_workers} workers"
+    record(run, spec.seats[0], failure, line)
+    print(line, file=sys.stderr)
 
 
 def launch_node(
@@ -136,20 +170,22 @@ class Workers:
     def __init__(self, worker: Worker, arguments: Sequence[str], spec: JobSpec, run: Path | None = None) -> None:
         """With a run, what a worker prints goes to its log there."""
         context: Any = multiprocessing.get_context(_start_method())
-        first_rank = sum(member.workers for member in spec.members[: spec.node])
+        is_restart = tuple(arguments[-len(FROM_NEWEST) :]) == FROM_NEWEST
+        last_step_at = last_step(Path(arguments[0]), spec.seats)[1] if is_restart else None
         self._processes: dict[int, Any] = {}
         self._stopped_at: float | None = None
-        for local_rank in range(spec.member.workers):
-            rank = first_rank + local_rank
-            log = rank_log(run, rank) if run else None
-            inputs = (worker, arguments, _ranks(spec, rank, local_rank), log, os.getpid())
-            self._processes[rank] = context.Process(target=_work, args=inputs)
-            self._processes[rank].start()
+        for local_rank, seat in enumerate(spec.seats):
+            log = rank_log(run, seat) if run else None
+            ranks = {**_ranks(spec, local_rank), SEAT: str(seat), LAST_STEP_AT: str(last_step_at or "")}
+            self._processes[seat] = context.Process(
+                target=_work, args=(worker, arguments, ranks, log, os.getpid()), name=f"worker {seat}"
+            )
+            self._processes[seat].start()
 
     def exit_codes(self) -> dict[int, int]:
-        """Of those that have ended, by rank; -9 after SIGKILL."""
-        codes = {rank: process.exitcode for rank, process in self._processes.items()}
-        return {rank: code for rank, code in codes.items() if code is not None}
+        """Of those that have ended, by seat; -9 after SIGKILL."""
+        codes = {seat: process.exitcode for seat, process in self._processes.items()}
+        return {seat: code for seat, code in codes.items() if code is not None}
 
     def stop(self) -> None:
         """Asks them once to end in good order; kills who has not after a very long time."""
@@ -345,10 +381,10 @@ def _print_to(log: Path) -> None:
     os.close(descriptor)
 
 
-def _ranks(spec: JobSpec, rank: int, local_rank: int) -> dict[str, str]:
+def _ranks(spec: JobSpec, local_rank: int) -> dict[str, str]:
     """As torchrun tells them, and where to meet: in the store that the first agent serves."""
     return {
-        "RANK": str(rank),
+        "RANK": str(spec.first_rank + local_rank),
         "WORLD_SIZE": str(spec.num_workers),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(spec.member.workers),
@@ -387,6 +423,18 @@ def _versions() -> dict[str, str]:
         "torch": metadata.version("torch"),
         "python": ".".join(platform.python_version_tuple()[:2]),
     }
+
+
+def _kind(code: int) -> Literal["refused", "crashed", "lost"]:
+    if code == USER:
+        return "refused"
+    return "lost" if code < 0 or code == LOST_OTHERS else "crashed"
+
+
+def _how(code: int) -> str:
+    if code == LOST_OTHERS:
+        return "lost the others"
+    return _killed(-code) if code < 0 else f"ended with exit code {code}"
 
 
 def _killed(number: int) -> str:

@@ -15,7 +15,7 @@ from konvoi import registry
 from konvoi.config.duration import Length
 from konvoi.config.schedules import SCHEDULES, Schedule
 from konvoi.config.section import Section
-from konvoi.config.sections import Checkpoint, Evaluate, Optim, Telemetry, Train
+from konvoi.config.sections import Checkpoint, Evaluate, Faults, Optim, Telemetry, Train
 from konvoi.errors import RecipeError, UserError, did_you_mean
 
 SECTIONS = (
@@ -30,6 +30,7 @@ SECTIONS = (
     "checkpoint",
     "sync",
     "telemetry",
+    "faults",
 )
 
 
@@ -47,6 +48,7 @@ class Recipe(Section):
     checkpoint: Checkpoint
     sync: SerializeAsAny[Section]
     telemetry: Telemetry
+    faults: Faults
 
     def name_of(self, section: str) -> str:
         """The module that a table names."""
@@ -156,6 +158,7 @@ def _section_types(tables: dict[str, Any], problems: list[str]) -> Iterator[tupl
     yield "train", Train
     yield "checkpoint", Checkpoint
     yield "telemetry", Telemetry
+    yield "faults", Faults
     table = tables.get("schedule", {})
     name = table.get("name", "transformer") if isinstance(table, dict) else "transformer"
     if name in SCHEDULES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from konvoi.config.duration import Duration, Length
 from konvoi.config.section import Section
@@ -83,3 +83,14 @@ class Checkpoint(Section):
     """How many of the latest stay."""
     keep_best: PositiveInt = 1
     """How many of the best stay."""
+
+
+class Faults(Section):
+    """[faults]: when a worker or a host dies"""
+
+    max_restarts: NonNegativeInt = 100
+    """How often the run goes on from its last checkpoint with those who are left; 0 ends it at the first fault."""
+    min_hosts: PositiveInt = 1
+    """With fewer it waits."""
+    wait: Duration = Length(10, "minute")
+    """How long for lost hosts, where those who are left may not go on alone."""

@@ -13,6 +13,7 @@ import torch
 from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
 from konvoi.engine.precision import Outcome
+from konvoi.engine.restart import stalled
 from konvoi.engine.setup import Run
 from konvoi.evaluate.scores import is_better
 from konvoi.telemetry.timeline import StepTimes
@@ -201,7 +202,7 @@ def scores_of(run: Run) -> dict[str, Any]:
 
 
 def save(run: Run) -> None:
-    """The first rank writes what all have in common, and every rank what it has alone."""
+    """One rank on every disk writes what all have in common, and every rank what it has alone."""
     progress = run.progress
     started = time.perf_counter()
     progress.done_at["checkpoint"] = progress.seconds
@@ -211,7 +212,7 @@ def save(run: Run) -> None:
         own = _own_part(run)
         if own:
             run.own_parts.save(own)
-    if run.team.rank == 0:
+    if run.keeps:
         with run.timeline("checkpoint"), run.sync.shared():
             path = run.checkpoints.save(_checkpoint(run))
             if progress.scored_step == progress.step:
@@ -277,8 +278,10 @@ def _begin(run: Run) -> None:
         f" {run.team.size} workers x {facts['threads']} threads, {run.span.steps_per_epoch:,.0f} steps an epoch"
     )
     if run.progress.step:
-        run.writer.event("restart", step=run.progress.step)
-        run.writer.console.say(f"resumed after step {run.progress.step:,}")
+        stall = stalled()
+        run.writer.event("restart", step=run.progress.step, workers=run.team.size, **stall)
+        seconds = "".join(f"; no step for {value:.1f} s" for value in stall.values())
+        run.writer.console.say(f"resumed after step {run.progress.step:,}{seconds}")
     _summarise(run, "running")
     run.writer.console.start_bar(100, 100 * _share_done(run))
     run.timeline.take()

@@ -10,8 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,13 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
-from konvoi.engine import optim
+from konvoi.engine import optim, restart
 from konvoi.engine.average import MovingAverage
-from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage
+from konvoi.engine.checkpoint import Checkpoints, damage
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
-from konvoi.errors import CheckpointError, DataError, UserError
+from konvoi.errors import DataError, UserError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -62,6 +61,8 @@ class Run:
     host_sampler: HostSampler | None
     own_parts: Checkpoints
     """What this worker alone has of a checkpoint; on its own host."""
+    keeps: bool = True
+    """Whether it writes what all have in common; one worker on every disk does."""
     progress: Progress = field(default_factory=Progress)
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
@@ -100,7 +101,8 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
     )
     # Before anything is written: a damaged checkpoint ends it here.
-    resume_from = _choose(stored, checkpoint, team) if resume else None
+    keeps = restart.is_keeper(directory, team)
+    resume_from = restart.choose(stored, checkpoint, team, keeps) if resume else None
     torch.manual_seed(recipe.train.seed)
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
@@ -121,11 +123,12 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
         span=span_of(recipe, task.num_per_epoch, team.size),
         checkpoints=stored,
-        writer=Writer(directory, world.rank, world.size, facts, recipe, quiet),
+        keeps=keeps,
+        writer=Writer(directory, world.rank, world.size, facts, recipe, quiet, world.seat, keeps),
         timeline=timeline,
         processor=ProcessorTime(timeline.is_on),
         host_sampler=_host_sampler(recipe, directory, world),
-        own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.rank:03d}", recipe.checkpoint.keep),
+        own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.seat:03d}", recipe.checkpoint.keep),
     )
     if resume_from:
         load_checkpoint(run, resume_from)
@@ -186,6 +189,7 @@ def _tell_start(run: Run, world: World) -> None:
     run.writer.event(
         "started",
         rank=world.rank,
+        seat=world.seat,
         local_rank=world.local_rank,
         workers=world.size,
         host=socket.gethostname(),
@@ -209,26 +213,9 @@ def _one_pass(run: Run) -> None:
         buffer.copy_(before)
 
 
-def _choose(stored: Checkpoints, name: str, team: Team) -> Path | None:
-    """The checkpoint that the first rank goes on from, verified: other hosts hold none.
-
-    None where it has none at all, since it was stopped before its first: it begins anew.
-    """
-    chosen: Path | CheckpointError | None = None
-    if team.rank == 0 and (name != "last" or any(stored.folder.glob("step-*"))):
-        try:
-            chosen = stored.choose(name)[0]
-        except CheckpointError as error:
-            chosen = error
-    chosen = team.from_first(chosen)
-    if isinstance(chosen, CheckpointError):
-        raise chosen
-    return chosen
-
-
-def load_checkpoint(run: Run, path: Path) -> None:
-    """Continues from a checkpoint that the first rank has, verified."""
-    loaded = _from_first(run.team, checkpoints.load(path) if run.team.rank == 0 else None)
+def load_checkpoint(run: Run, source: restart.Source) -> None:
+    """Continues from a checkpoint that one of the ranks has, verified."""
+    loaded = restart.load(source, run.team)
     run.bare_model.load_state_dict(loaded.tensors["model"])
     optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
     if run.average:
@@ -240,7 +227,7 @@ def load_checkpoint(run: Run, path: Path) -> None:
     _load_own_part(run)
     run.seconds_before = run.progress.seconds
     run.writer.forget_after(run.progress.step)
-    if run.team.rank == 0:
+    if run.keeps:
         run.checkpoints.forget_after(run.progress.step)
 
 
@@ -258,21 +245,6 @@ def _load_own_part(run: Run) -> None:
         optim.load_state_tensors(run.optimizer, own.tensors["optimizer"])
     run.precision.load_state(own.state["precision"])
     run.sync.load_own(own.tensors["sync"])
-
-
-def _from_first(team: Team, loaded: Checkpoint | None) -> Checkpoint:
-    """The first rank's checkpoint for everyone: what is in it, then tensor by tensor."""
-    outline = team.from_first(loaded and _each_tensor(loaded, lambda tensor: tensor.to("meta")))
-    assert outline
-    whole = loaded or _each_tensor(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
-    # As bytes: gloo does not know every type.
-    team.follow_first(t.view(-1).view(torch.uint8) for tensors in whole.tensors.values() for t in tensors.values())
-    return whole
-
-
-def _each_tensor(checkpoint: Checkpoint, change: Callable[[torch.Tensor], torch.Tensor]) -> Checkpoint:
-    tensors = {file: {n: change(t) for n, t in named.items()} for file, named in checkpoint.tensors.items()}
-    return replace(checkpoint, tensors=tensors)
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:

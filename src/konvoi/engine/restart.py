@@ -1,0 +1,92 @@
+"""Going on from a checkpoint: whose it is, and how it comes to all."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from konvoi.engine import checkpoint as checkpoints
+from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage
+from konvoi.errors import CheckpointError
+from konvoi.run_directory import RunDirectory
+from konvoi.sync import Team
+from konvoi.world import LAST_STEP_AT
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkpoint that all go on from."""
+
+    path: Path
+    """On the host of the rank that has it."""
+    rank: int
+
+
+def is_keeper(directory: RunDirectory, team: Team) -> bool:
+    """Whether this worker writes what all have in common: one on every disk, so that a lost host takes nothing along."""
+    token = directory.checkpoints / f".{team.from_first(uuid.uuid4().hex)}"
+    if team.rank == 0:
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    team.sum([0.0])
+    sees_the_first_disk = token.exists()
+    team.sum([0.0])
+    if team.rank == 0:
+        token.unlink()
+    return team.rank == 0 or (team.world.local_rank == 0 and not sees_the_first_disk)
+
+
+def choose(stored: Checkpoints, name: str, team: Team, keeps: bool) -> Source | None:
+    """The newest that any host has by this name, verified; None where nobody has any at all: it begins anew."""
+    found: Path | CheckpointError | None = None
+    if keeps and (name not in ("last", "newest") or stored.index()["last"]):
+        try:
+            found = newest(stored) if name == "newest" else stored.choose(name)[0]
+        except CheckpointError as error:
+            found = error
+    everyones = team.gather(found)
+    # By step, then by rank: all make the same choice.
+    best = max(everyones, key=lambda one: one.name if isinstance(one, Path) else "")
+    if isinstance(best, Path):
+        return Source(best, everyones.index(best))
+    if errors := [one for one in everyones if one]:
+        raise errors[0]
+    return None
+
+
+def newest(stored: Checkpoints) -> Path:
+    """Of those that belong to this run's history, the latest that passes its checksums."""
+    names = stored.index()["last"]
+    for name in reversed(names):
+        if not damage(stored.folder / name):
+            return stored.folder / str(name)
+    raise CheckpointError(f"{stored.folder}: none of {', '.join(names)} is intact")
+
+
+def load(source: Source, team: Team) -> Checkpoint:
+    """For everyone: what is in it, then tensor by tensor."""
+    loaded = checkpoints.load(source.path) if team.rank == source.rank else None
+    outline = team.from_one(source.rank, loaded and _each_tensor(loaded, lambda tensor: tensor.to("meta")))
+    assert outline
+    whole = loaded or _each_tensor(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
+    # As bytes: gloo does not know every type.
+    flat = (t.view(-1).view(torch.uint8) for tensors in whole.tensors.values() for t in tensors.values())
+    team.follow(source.rank, flat)
+    return whole
+
+
+def _each_tensor(checkpoint: Checkpoint, change: Callable[[torch.Tensor], torch.Tensor]) -> Checkpoint:
+    tensors = {file: {n: change(t) for n, t in named.items()} for file, named in checkpoint.tensors.items()}
+    return replace(checkpoint, tensors=tensors)
+
+
+def stalled() -> dict[str, float]:
+    """How long no step was made, where a fault broke off the run."""
+    last_step_at = os.environ.get(LAST_STEP_AT)
+    return {"stall_seconds": round(time.time() - float(last_step_at), 3)} if last_step_at else {}
