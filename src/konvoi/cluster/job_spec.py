@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+Kind = Literal["refused", "crashed", "lost"]
+
 
 @dataclass(frozen=True)
 class Member:
@@ -77,7 +79,7 @@ class Failure:
     """None where the agent itself failed, before or beside its workers."""
     text: str
     """Its own words: the error and its hint, or the last lines of its traceback."""
-    kind: Literal["refused", "crashed", "lost"] = "refused"
+    kind: Kind = "refused"
     """The user must change something; an error of ours, perhaps for good; or killed, cut off, gone."""
     doing: str = ""
     """What it was last heard of doing."""
@@ -94,7 +96,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class HostState:
-    state: Literal["preparing", "running", "ended"]
+    state: Literal["preparing", "running", "waiting", "ended"]
     process_id: int
     """The agent's; it leads a session of its own, so all of its processes share that session's id."""
     time: float

@@ -18,6 +18,9 @@ from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
 from konvoi.world import LAST_STEP_AT
 
+# What a run is told after a fault to go on from.
+RESTARTS = ("newest", "spare")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -29,7 +32,7 @@ class Source:
 
 
 def is_keeper(directory: RunDirectory, team: Team) -> bool:
-    """Whether this worker writes what all have in common: one on every disk, so that a lost host takes nothing along."""
+    """Whether this worker writes what all have in common: one on every disk, so that no host takes it along."""
     token = directory.checkpoints / f".{team.from_first(uuid.uuid4().hex)}"
     if team.rank == 0:
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -43,19 +46,24 @@ def is_keeper(directory: RunDirectory, team: Team) -> bool:
 
 
 def choose(stored: Checkpoints, name: str, team: Team, keeps: bool) -> Source | None:
-    """The newest that any host has by this name, verified; None where nobody has any at all: it begins anew."""
+    """The newest that any host has by this name, verified; None where nobody has any at all: it begins anew.
+
+    A host that was away has a "spare" one, perhaps of a history that the others gave up: only where they have none.
+    """
     found: Path | CheckpointError | None = None
-    if keeps and (name not in ("last", "newest") or stored.index()["last"]):
+    if keeps and (name not in (*RESTARTS, "last") or stored.index()["last"]):
         try:
-            found = newest(stored) if name == "newest" else stored.choose(name)[0]
+            found = newest(stored) if name in RESTARTS else stored.choose(name)[0]
         except CheckpointError as error:
             found = error
-    everyones = team.gather(found)
-    # By step, then by rank: all make the same choice.
-    best = max(everyones, key=lambda one: one.name if isinstance(one, Path) else "")
-    if isinstance(best, Path):
-        return Source(best, everyones.index(best))
-    if errors := [one for one in everyones if one]:
+    everyones = team.gather((found, name == "spare"))
+    paths = [
+        (not is_spare, one.name, -rank, one) for rank, (one, is_spare) in enumerate(everyones) if isinstance(one, Path)
+    ]
+    if paths:
+        _, _, minus_rank, path = max(paths)
+        return Source(path, -minus_rank)
+    if errors := [one for one, _ in everyones if isinstance(one, CheckpointError)]:
         raise errors[0]
     return None
 

@@ -131,7 +131,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.seat:03d}", recipe.checkpoint.keep),
     )
     if resume_from:
-        load_checkpoint(run, resume_from)
+        load_checkpoint(run, resume_from, was_away=checkpoint == "spare")
     else:
         run.writer.forget_after(0)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
@@ -213,7 +213,7 @@ def _one_pass(run: Run) -> None:
         buffer.copy_(before)
 
 
-def load_checkpoint(run: Run, source: restart.Source) -> None:
+def load_checkpoint(run: Run, source: restart.Source, was_away: bool = False) -> None:
     """Continues from a checkpoint that one of the ranks has, verified."""
     loaded = restart.load(source, run.team)
     run.bare_model.load_state_dict(loaded.tensors["model"])
@@ -224,17 +224,17 @@ def load_checkpoint(run: Run, source: restart.Source) -> None:
     run.sync.load_state(loaded.state["sync"])
     run.sync.load_tensors(loaded.tensors.get("sync", {}))
     run.progress = Progress.from_state(loaded.state)
-    _load_own_part(run)
+    _load_own_part(run, was_away)
     run.seconds_before = run.progress.seconds
     run.writer.forget_after(run.progress.step)
     if run.keeps:
         run.checkpoints.forget_after(run.progress.step)
 
 
-def _load_own_part(run: Run) -> None:
+def _load_own_part(run: Run, was_away: bool) -> None:
     """All workers have theirs, or none uses it: other workers than before begin from what they had in common."""
     path = run.own_parts.path_of(run.progress.step)
-    known = run.team.gather((path.exists(), not damage(path, "state.json")))
+    known = run.team.gather((path.exists(), not was_away and not damage(path, "state.json")))
     if not all(is_intact for _, is_intact in known):
         if any(exists for exists, _ in known) or run.sync.replicas_differ:
             missing = ", ".join(str(rank) for rank, (_, is_intact) in enumerate(known) if not is_intact)
