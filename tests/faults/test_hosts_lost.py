@@ -20,15 +20,16 @@ from tests.processes import (
     losses,
     same_bits,
     start_process,
+    state,
     steps,
     tensors,
     wait_until,
 )
 
-from konvoi.exit_codes import DONE
+from konvoi.exit_codes import DONE, INTERRUPTED
 
-NUM_STEPS = 400
-SETTINGS = (f"train.duration={NUM_STEPS} steps", "train.mode=train", "checkpoint.every=5 steps", "checkpoint.keep=2")
+SETTINGS = ("train.mode=train", "checkpoint.every=5 steps", "checkpoint.keep=2")
+ENDLESS = (*SETTINGS, "train.duration=100000 steps")
 
 
 def start_again(hosts: Hosts, node: int) -> BaseProcess:
@@ -68,29 +69,36 @@ def test_a_killed_worker_is_started_again_on_all_hosts_and_nothing_differs(train
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["the first", "the last"])
 def test_the_others_go_on_without_an_agent_and_let_it_in_again(trainings: Trainings, victim: int) -> None:
-    hosts = Hosts(trainings, (1, 1, 1), *SETTINGS)
+    hosts = Hosts(trainings, (1, 1, 1), *ENDLESS)
     hosts.start_and_train(6)
     hosts.agents[victim].kill()
-    left = 1
-    wait_until(has_gone_on(hosts, left), hosts.agents[left])
-    (restart,) = [event for event in hosts.runs[left].events_of(left) if event["kind"] == "restart"]
-    assert (restart["workers"], restart["stall_seconds"] > 0) == (2, True)
+    wait_until(has_gone_on(hosts, 1), hosts.agents[1])
     start_again(hosts, victim)
-    assert [ended(agent) for agent in hosts.agents] == [DONE] * 3
-    restarts = [event for event in hosts.runs[left].events_of(left) if event["kind"] == "restart"]
-    # Once without it, once with it again.
-    assert [event["workers"] for event in restarts] == [2, 3]
+    wait_until(has_gone_on(hosts, 1, num_restarts=2), hosts.agents[1])
+    hosts.agents[1].terminate()
+    assert [ended(agent) for agent in hosts.agents] == [INTERRUPTED] * 3
+
+    run = hosts.runs[1]
+    without, again = [event for event in run.events_of(1) if event["kind"] == "restart"]
+    assert (without["workers"], again["workers"]) == (2, 3)
+    assert without["stall_seconds"] > 0
+    (fault,) = [event for event in run.events_of(1) if event["kind"] == "fault"]
+    assert fault["host"] == hosts.members[victim].name
+    last = run.summary()["steps"]
+    assert sorted(steps(run, 1)) == list(range(1, last + 1))
     # All saved before they let it in: no step was made twice for that.
-    assert restarts[1]["step"] == max(checkpoint for checkpoint in (restarts[1]["step"],))
-    for run in hosts.runs:
-        assert same_bits(tensors(run), tensors(hosts.runs[0]))
-        assert checkpoint_steps(run)[-1] == NUM_STEPS
-    assert sorted(steps(hosts.runs[left], left)) == list(range(1, NUM_STEPS + 1))
+    made = [event["step"] for event in run.events_of(1) if event["kind"] == "step" and event["time"] > without["time"]]
+    assert made == list(range(without["step"] + 1, last + 1))
+    # 3 micro-batches a step before, 2 without it, 3 again.
+    assert state(run)["position"] == 3 * without["step"] + 2 * (again["step"] - without["step"]) + 3 * (
+        last - again["step"]
+    )
+    assert all(same_bits(tensors(other), tensors(run)) for other in hosts.runs)
 
 
 def test_a_host_that_is_left_alone_without_the_lowest_number_waits_and_then_ends(trainings: Trainings) -> None:
     """The other does not say that it is gone: it is stopped, as a host behind a cut link."""
-    hosts = Hosts(trainings, (1, 1), *SETTINGS, "train.duration=100000 steps", "faults.wait=12 seconds")
+    hosts = Hosts(trainings, (1, 1), *ENDLESS, "faults.wait=12 seconds")
     hosts.start_and_train(6)
     first = [process for process in hosts.processes() if process.pid == hosts.agents[0].pid]
     frozen = [*first, *first[0].children(recursive=True)]
@@ -108,7 +116,7 @@ def test_a_host_that_is_left_alone_without_the_lowest_number_waits_and_then_ends
     before = max(losses(hosts.runs[0]))
     wait_until(lambda: max(losses(hosts.runs[0])) > before + 5, hosts.agents[0])
     hosts.agents[0].terminate()
-    assert ended(hosts.agents[0]) == 130
+    assert ended(hosts.agents[0]) == INTERRUPTED
 
 
 def test_an_error_that_comes_at_once_is_not_repeated(trainings: Trainings) -> None:
