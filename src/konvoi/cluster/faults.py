@@ -76,7 +76,7 @@ def last_events(path: Path) -> Iterator[dict[str, Any]]:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().split(b"\n")
-    except FileNotFoundError:
+    except OSError:
         return
     for line in reversed(lines):
         try:
