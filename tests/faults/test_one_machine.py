@@ -13,7 +13,9 @@ from tests.processes import Trainings, assert_went_on_exactly, ended, events, lo
 
 from konvoi.cluster.faults import MAX_IN_VAIN, Tally, doing, in_words, last_step, why_not
 from konvoi.cluster.job_spec import Failure
+from konvoi.config.duration import Length
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints
+from konvoi.engine.progress import Progress
 from konvoi.engine.restart import newest
 from konvoi.errors import CheckpointError
 from konvoi.exit_codes import DONE, OUR_FAULT, USER
@@ -128,3 +130,10 @@ def test_the_newest_checkpoint_is_the_latest_intact_one_of_this_history(tmp_path
         (tmp_path / f"step-{step:08d}" / "state.json").unlink()
     with pytest.raises(CheckpointError, match="none of step-00000005, step-00000010, step-00000015 is intact"):
         newest(stored)
+
+
+def test_epochs_are_counted_by_the_data_where_workers_were_lost() -> None:
+    # 210 micro-batches are two epochs of 105: 35 steps of 3 workers, then 20 of 2, which make 52.5 steps an epoch.
+    progress = Progress(step=55, position=35 * 3 + 20 * 2)
+    assert progress.share_of(Length(2, "epoch"), 52.5, 2) == 145 / 210
+    assert progress.share_of(Length(110, "step"), 52.5, 2) == 0.5

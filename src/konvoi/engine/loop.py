@@ -254,7 +254,7 @@ def _is_due(run: Run, what: str) -> bool:
 
 
 def _share_done(run: Run) -> float:
-    return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch)
+    return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch, run.micro_batches_per_step)
 
 
 def _ending(run: Run, stop_votes: float) -> str:
