@@ -70,7 +70,7 @@ def test_a_killed_agent_is_started_again_by_the_launcher_and_a_cut_host_joins_ag
     finally:
         hosts[1].mend()
         process.kill()
-        process.wait()
+        process.communicate()
         Job.open(run).stop(now=True)
     log = (hosts[0].home / "konvoi" / "runs" / "run" / "log.txt").read_text()
     assert "h1: is gone: no word for " in log

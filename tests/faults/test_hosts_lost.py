@@ -98,7 +98,7 @@ def test_the_others_go_on_without_an_agent_and_let_it_in_again(trainings: Traini
 
 def test_a_host_that_is_left_alone_without_the_lowest_number_waits_and_then_ends(trainings: Trainings) -> None:
     """The other does not say that it is gone: it is stopped, as a host behind a cut link."""
-    hosts = Hosts(trainings, (1, 1), *ENDLESS, "faults.wait=12 seconds")
+    hosts = Hosts(trainings, (1, 1), *ENDLESS, "faults.wait=6 seconds")
     hosts.start_and_train(6)
     first = [process for process in hosts.processes() if process.pid == hosts.agents[0].pid]
     frozen = [*first, *first[0].children(recursive=True)]
@@ -107,7 +107,7 @@ def test_a_host_that_is_left_alone_without_the_lowest_number_waits_and_then_ends
     try:
         assert ended(hosts.agents[1]) != DONE
         failure = hosts.state(1).failure
-        assert failure and "waited 12 s for h1: too few hosts are left to go on" in failure.text
+        assert failure and "waited 6 s for h1: too few hosts are left to go on" in failure.text
         assert checkpoint_steps(hosts.runs[1])
     finally:
         for process in frozen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import Trainings, assert_went_on_exactly, ended, events, losses, steps, wait_until, workers_of
+from tests.processes import (
+    Trainings,
+    assert_went_on_exactly,
+    ended,
+    events,
+    losses,
+    steps,
+    wait_until,
+    workers_of,
+)
 
 from konvoi.cluster.faults import MAX_IN_VAIN, Tally, doing, in_words, last_step, why_not
+from konvoi.cluster.follow import complete_events
 from konvoi.cluster.job_spec import Failure
 from konvoi.config.duration import Length
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints
@@ -19,6 +30,7 @@ from konvoi.engine.progress import Progress
 from konvoi.engine.restart import newest
 from konvoi.errors import CheckpointError
 from konvoi.exit_codes import DONE, OUR_FAULT, USER
+from konvoi.run_directory import RunDirectory
 
 KILLED = Failure("h1", 2, "was ended by SIGKILL", "lost", "after step 7")
 SETTINGS = ("train.duration=24 steps", "evaluate.every=12 steps", "checkpoint.every=5 steps")
@@ -137,3 +149,16 @@ def test_epochs_are_counted_by_the_data_where_workers_were_lost() -> None:
     progress = Progress(step=55, position=35 * 3 + 20 * 2)
     assert progress.share_of(Length(2, "epoch"), 52.5, 2) == 145 / 210
     assert progress.share_of(Length(110, "step"), 52.5, 2) == 0.5
+
+
+def test_what_the_first_worker_could_not_tell_any_more_another_did(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.events.mkdir()
+    told = {0: [(1, 10.0), (2, 20.0)], 2: [(1, 10.1), (2, 19.9), (3, 30.0), (4, 40.0)]}
+    for seat, steps_at in told.items():
+        lines = [json.dumps({"kind": "step", "step": step, "time": time}) + "\n" for step, time in steps_at]
+        (run.events / f"rank{seat}.jsonl").write_text("".join(lines))
+    complete_events(run, 2)
+    assert [event["step"] for event in run.events_of(0)] == [1, 2, 3, 4]
+    complete_events(run, 2)
+    assert [event["step"] for event in run.events_of(0)] == [1, 2, 3, 4]

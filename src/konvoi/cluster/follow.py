@@ -6,6 +6,7 @@ A host's files are its own ranks' and its own; the first one's also what rank 0 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from konvoi.cluster.hosts import Host
 from konvoi.cluster.job import Job, in_words
 from konvoi.cluster.session import FarError, Session
 from konvoi.errors import HostError
+from konvoi.run_directory import RunDirectory
 
 # The far end says something three times a second.
 SILENCE_SECONDS = 15
@@ -171,6 +173,16 @@ def bring_words_of(job: Job, host: Host) -> None:
     follower.join()
     if follower.fault:
         raise follower.fault
+    first_seat = sum(other.workers for other in job.hosts[: job.hosts.index(host)])
+    complete_events(RunDirectory(job.run), first_seat)
+
+
+def complete_events(run: RunDirectory, seat: int) -> None:
+    """Every worker tells of the same steps: what the first one, whose host was lost, could not tell, another did."""
+    last_at = max((event["time"] for event in run.events_of(0)), default=0.0)
+    later = [event for event in run.events_of(seat) if event["time"] > last_at]
+    with (run.events / "rank0.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(event, ensure_ascii=False) + "\n" for event in later)
 
 
 def patterns(job: Job, host: Host, speaks: bool | None = None) -> tuple[list[str], list[str]]:

@@ -516,8 +516,13 @@ def _work(worker: Worker, arguments: Sequence[str], ranks: Mapping[str, str], lo
     try:
         code = worker(arguments)
     except Exception as error:
-        traceback.print_exc()
-        code = LOST_OTHERS if _has_lost_others(error) else OUR_FAULT
+        if _has_lost_others(error):
+            # No news where another one says why; a whole traceback would hide it.
+            print(f"lost the others: {str(error).splitlines()[0]}", file=sys.stderr)
+            code = LOST_OTHERS
+        else:
+            traceback.print_exc()
+            code = OUR_FAULT
     sys.exit(code)
 
 
