@@ -139,9 +139,9 @@ class Trainings:
         """A worker alone in a process of its own, to send signals to."""
         return self._start(worker_program(run, resume=False))
 
-    def launch(self, run: RunDirectory, num_workers: int) -> BaseProcess:
-        """torchrun's agent in a process of its own, its workers in theirs."""
-        call = f"launch_local(main, [{str(run.path)!r}, '--quiet'], {num_workers})"
+    def launch(self, run: RunDirectory, num_workers: int, max_restarts: int = 0) -> BaseProcess:
+        """Our agent in a process of its own, its workers in theirs."""
+        call = f"launch_local(main, [{str(run.path)!r}, '--quiet'], {num_workers}, {max_restarts})"
         imports = "import sys; from konvoi.cluster.launch import launch_local; from konvoi.engine.worker import main"
         return self._start(f"{imports}; sys.exit({call})")
 

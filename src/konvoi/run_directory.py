@@ -30,7 +30,7 @@ EVENT_SHAPE: dict[str, Any] = {
     **dict.fromkeys(("step", "rank", "workers"), int),
     **dict.fromkeys(("time", "seconds", "step_seconds", "bytes", "loss", "perplexity", "bleu", "chrf"), NUMBER),
     **dict.fromkeys(("accuracy_1", "accuracy_5", "sentences", "images", "memory_used_bytes", "cores"), NUMBER),
-    **dict.fromkeys(("phases", "communication", "disk"), {"*": NUMBER}),
+    **{key: {"*": NUMBER} for key in ("phases", "communication", "disk")},
     "samples": [dict],
     "interfaces": {"*": dict},
     "cpu_percent": [NUMBER],

@@ -27,6 +27,9 @@ NUM_HOSTS = {"torchrun": "GROUP_WORLD_SIZE", "slurm": "SLURM_STEP_NUM_NODES"}
 # Steps from here on are none of srun's: the batch script itself, an interactive shell.
 FIRST_RESERVED_STEP = 0xFFFFFFF0
 
+# Of a worker, where a host before it may be missing; and when a run that a fault broke off made its last step.
+SEAT = "KONVOI_SEAT"
+LAST_STEP_AT = "KONVOI_LAST_STEP_AT"
 # When the user's command began, for workers that were forked from it.
 COMMAND_BEGAN = "KONVOI_COMMAND_BEGAN_AT"
 
@@ -40,6 +43,12 @@ class World:
     launcher: str = "none"
     num_hosts: int = 1
     """mpirun does not say it: then it is right where all hosts have as many workers."""
+    own_seat: int | None = None
+
+    @property
+    def seat(self) -> int:
+        """What its files are called by: its rank while all hosts are there, and after some are lost."""
+        return self.rank if self.own_seat is None else self.own_seat
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> World:
@@ -87,7 +96,9 @@ def _world(launcher: str, environment: Mapping[str, str]) -> World:
         raise MachineError(
             f"{launcher}'s variables make no sense: {values}", hint="let the launcher set them, and set none by hand"
         )
-    return World(rank, size, local_rank, local_size, launcher, num_hosts or -(-size // local_size))
+    seat = environment.get(SEAT, "")
+    own_seat = int(seat) if seat.isdecimal() else None
+    return World(rank, size, local_rank, local_size, launcher, num_hosts or -(-size // local_size), own_seat)
 
 
 def _slurm_step(environment: Mapping[str, str]) -> dict[str, str]:

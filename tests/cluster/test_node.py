@@ -36,7 +36,12 @@ from konvoi.folder import write_whole
 # The fixture, as in tests/engine.
 trainings = processes.trainings
 
-LONG = ("train.duration=100000 steps", "train.mode=train", "checkpoint.every=100000 steps")
+LONG = (
+    "train.duration=100000 steps",
+    "train.mode=train",
+    "checkpoint.every=100000 steps",
+    "faults.max_restarts=0",
+)
 
 
 class Hosts:
@@ -110,7 +115,9 @@ def test_hosts_train_exactly_what_as_many_workers_of_one_host_do(trainings: Trai
     assert (first.summary()["status"], first.summary()["hosts"], first.summary()["workers"]) == ("finished", 2, 3)
     assert first.environment()["workers"] == 3
     assert [list(steps(first, rank)) for rank in (0, 1)] == [list(steps(second, 2))] * 2
-    assert checkpoint_steps(second) == [] and second.summary() == {}
+    # Every host keeps all: it may be the only one that is left.
+    assert same_bits(tensors(second), tensors(first))
+    assert second.summary()["status"] == "finished"
     for node, agent in enumerate(agents):
         state = hosts.state(node)
         assert (state.state, state.exit_code, state.failure, state.process_id) == ("ended", DONE, None, agent.pid)
@@ -119,7 +126,7 @@ def test_hosts_train_exactly_what_as_many_workers_of_one_host_do(trainings: Trai
     assert [rank_log(hosts.runs[rank // 2].path, rank).read_text() for rank in range(3)] == [""] * 3
 
 
-def test_a_stop_on_one_host_ends_all_in_good_order_and_all_go_on_from_the_checkpoint_of_the_first(
+def test_a_stop_on_one_host_ends_all_in_good_order_and_all_go_on_from_the_checkpoint(
     trainings: Trainings,
 ) -> None:
     hosts = Hosts(trainings, (1, 1, 1), *LONG)
@@ -139,7 +146,7 @@ def test_a_stop_on_one_host_ends_all_in_good_order_and_all_go_on_from_the_checkp
     assert hosts.failures() == [None] * 3
     last = hosts.runs[0].summary()["steps"]
     assert hosts.runs[0].summary()["status"] == "interrupted"
-    assert [checkpoint_steps(run) for run in hosts.runs] == [[last], [], []]
+    assert [checkpoint_steps(run) for run in hosts.runs] == [[last]] * 3
     assert [max(steps(run, rank)) for rank, run in enumerate(hosts.runs)] == [last] * 3
 
     for run in hosts.runs:

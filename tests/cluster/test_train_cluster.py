@@ -23,6 +23,8 @@ WORKERS = {"h0": 2, "h1": 1}
 # Names that would do harm if a shell saw them unquoted.
 RECIPE_NAME, RUN_NAME = "tiny 'quoted'; touch harm.toml", 'a run; $(touch harm) "b"'
 ENDLESS = ("--set", 'train.duration="100000 steps"', "--set", 'evaluate.every="100000 steps"')
+# As it ends when nobody may go on; tests/faults has the rest.
+ENDLESS += ("--set", "faults.max_restarts=0")
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,7 @@ def test_a_run_outlives_its_starter_and_is_attached_to_stopped_and_resumed(hosts
     assert RunDirectory(run).summary()["status"] == "interrupted"
     stopped_after = num_steps(run)
 
-    longer = ("--set", f'train.duration="{stopped_after + 2} steps"', "--set", 'evaluate.every="100000 steps"')
+    longer = (*ENDLESS, "--set", f'train.duration="{stopped_after + 2} steps"')
     hosts.konvoi("train", recipe, "--run", run, "--resume", "--cluster", hosts.file, *longer)
     assert len(losses(run)) == stopped_after + 2
     restarts = [event["step"] for event in RunDirectory(run).events_of() if event["kind"] == "restart"]

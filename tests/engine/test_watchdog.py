@@ -8,7 +8,7 @@ import pytest
 from tests.processes import Trainings, ended, free_port, start_process, torchrun_variables
 
 from konvoi.engine.watchdog import Beat, explain
-from konvoi.exit_codes import USER
+from konvoi.exit_codes import OUR_FAULT
 
 # Longer than anything else takes, on a busy machine too.
 HANG = "faults.hang_seconds=10"
@@ -40,7 +40,7 @@ def test_a_worker_that_all_others_wait_for_is_named_and_the_run_ends(trainings: 
         )
         for rank in range(2)
     ]
-    assert [ended(worker) for worker in workers] == [USER, USER]
+    assert [ended(worker) for worker in workers] == [OUR_FAULT, OUR_FAULT]
     for rank in range(2):
         told = (tmp_path / str(rank)).read_text()
         # Position 11 is the second worker's of the sixth step.

@@ -6,6 +6,7 @@ A host's files are its own ranks' and its own; the first one's also what rank 0 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -18,11 +19,16 @@ from konvoi.cluster.hosts import Host
 from konvoi.cluster.job import Job, in_words
 from konvoi.cluster.session import FarError, Session
 from konvoi.errors import HostError
+from konvoi.run_directory import RunDirectory
 
 # The far end says something three times a second.
 SILENCE_SECONDS = 15
 LONGEST_PAUSE_SECONDS = 30
 LEAVE_SECONDS = 2
+# Of an agent that is killed again and again.
+MAX_STARTS = 100
+# The others should have noticed before it comes back.
+START_AGAIN_SECONDS = 3.0
 # Only where all other hosts have ended: for one that cannot be reached, which then is likely gone.
 PATIENCE_SECONDS = 30
 
@@ -30,7 +36,8 @@ PATIENCE_SECONDS = 30
 class Follower(threading.Thread):
     """One host's part, until the job has no process there; connects again when the connection is lost."""
 
-    def __init__(self, job: Job, host: Host, once: bool = False) -> None:
+    def __init__(self, job: Job, host: Host, once: bool = False, speaks: bool | None = None) -> None:
+        """Who speaks tells what rank 0 writes for all; the first host, unless told."""
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.host = host
         self.has_ended = False
@@ -39,9 +46,11 @@ class Follower(threading.Thread):
         self.lost_at: float | None = None
         self.fault: Exception | None = None
         """What we ourselves failed with, as on a full disk."""
+        self.num_starts = 0
+        """How often its agent was started again."""
         self._job, self._once = job, once
         self._leave = threading.Event()
-        self._grow, self._replace = patterns(job, host)
+        self._grow, self._replace = patterns(job, host, speaks)
 
     def leave(self) -> None:
         self._leave.set()
@@ -51,7 +60,7 @@ class Follower(threading.Thread):
         while not self._leave.is_set() and not self.has_ended:
             try:
                 self._connect()
-                return
+                continue
             except HostError as error:
                 self.problem, self.lost_at = error, self.lost_at or time.monotonic()
                 self.has_ended = self._once
@@ -77,7 +86,18 @@ class Follower(threading.Thread):
                     self._write(header, value)
                 elif value:
                     header = value
-        self.has_ended = True
+        self.has_ended = self._once or not self._start_again()
+
+    def _start_again(self) -> bool:
+        """Its agent said nothing of an end: it was killed, or the machine was off."""
+        state = self._job.states()[self.host.name]
+        if self.num_starts >= MAX_STARTS or not state or state.state == "ended":
+            return False
+        self._leave.wait(START_AGAIN_SECONDS)
+        with Session(self._job.cluster, self.host) as session:
+            was_started = self._job.start_again(session)
+        self.num_starts += was_started
+        return was_started
 
     def _here(self) -> Iterator[str]:
         for pattern in self._grow:
@@ -146,7 +166,26 @@ def catch_up(job: Job) -> dict[str, HostError]:
         return followers.problems()
 
 
-def patterns(job: Job, host: Host) -> tuple[list[str], list[str]]:
+def bring_words_of(job: Job, host: Host) -> None:
+    """What rank 0 wrote for all, from the host that had it at the end: the first one was lost on the way."""
+    follower = Follower(job, host, once=True, speaks=True)
+    follower.start()
+    follower.join()
+    if follower.fault:
+        raise follower.fault
+    first_seat = sum(other.workers for other in job.hosts[: job.hosts.index(host)])
+    complete_events(RunDirectory(job.run), first_seat)
+
+
+def complete_events(run: RunDirectory, seat: int) -> None:
+    """Every worker tells of the same steps: what the first one, whose host was lost, could not tell, another did."""
+    last_at = max((event["time"] for event in run.events_of(0)), default=0.0)
+    later = [event for event in run.events_of(seat) if event["time"] > last_at]
+    with (run.events / "rank0.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(event, ensure_ascii=False) + "\n" for event in later)
+
+
+def patterns(job: Job, host: Host, speaks: bool | None = None) -> tuple[list[str], list[str]]:
     """Of a host's files that grow, and of those that are replaced as a whole."""
     number = job.hosts.index(host)
     first_rank = sum(other.workers for other in job.hosts[:number])
@@ -154,7 +193,7 @@ def patterns(job: Job, host: Host) -> tuple[list[str], list[str]]:
     grow = [f"events/rank{rank}.jsonl" for rank in ranks] + [f"logs/rank{rank}.txt" for rank in ranks]
     grow += [f"logs/{host.name}.txt", "hosts/*.jsonl"]
     replace = [f"job/{host.name}.json"]
-    if number == 0:
+    if number == 0 if speaks is None else speaks:
         grow += ["log.txt", "tensorboard/*"]
         whole = ("environment.json", "data.json", "vocabulary.model", "checkpoints/index.json", "summary.json")
         replace = [*whole, *replace]

@@ -30,6 +30,7 @@ from konvoi.cluster.job_spec import (
 from konvoi.cluster.session import FarError, Session, on_all
 from konvoi.errors import ClusterError, HostError, RunError
 from konvoi.folder import DAMAGED, write_whole
+from konvoi.run_directory import RunDirectory
 
 # Between two signs of life of a host that ends its processes.
 STOP_SILENCE_SECONDS = 60
@@ -112,6 +113,19 @@ class Job:
 
         return any(found for found in on_all(self.hosts, alive_on).values() if not isinstance(found, HostError))
 
+    def start_again(self, session: Session) -> bool:
+        """The agent of a host where it was killed, while the training goes on elsewhere; whether it was."""
+        if not self.restarts or not any(
+            state and state.state != "ended" for name, state in self.states().items() if name != session.host.name
+        ):
+            return False
+        python = f"{self.cluster.venv}/bin/python"
+        return bool(_asked(session, "jobs.start_again", **self.place, job_id=self.spec.id, python=python))
+
+    @property
+    def restarts(self) -> bool:
+        return RunDirectory(self.run).recipe().faults.max_restarts > 0
+
     def states(self) -> dict[str, HostState | None]:
         """What the hosts last said of themselves, as far as it was brought here."""
         return {host.name: _state(state_file(self.run, host.name)) for host in self.hosts}
@@ -125,6 +139,9 @@ class Job:
 def outcome(job: Job) -> Outcome:
     """How a job ended, once all of it is here."""
     states = job.states()
+    if any(state and state.exit_code == exit_codes.DONE for state in states.values()):
+        # Whatever became of the others: those who were left have done all of it.
+        return Outcome(exit_codes.DONE)
     told = [state.failure for state in states.values() if state and state.failure]
     if told:
         state = states.get(told[0].host)
@@ -153,9 +170,22 @@ def new_spec(cluster: Cluster, interfaces: Mapping[str, str], resume: bool, chec
 
 
 def checkpoints_there(job: Job) -> list[str]:
-    """Names of the checkpoints; they stay on the first host."""
-    with Session(job.cluster, job.hosts[0]) as session:
-        return [str(name) for name in session.ask("jobs.checkpoints", **job.place)]
+    """Names of the checkpoints on any of the hosts, which all must be reached."""
+
+    def on(host: Host) -> list[str]:
+        with Session(job.cluster, host) as session:
+            return [str(name) for name in session.ask("jobs.checkpoints", **job.place)]
+
+    found = on_all(job.hosts, on)
+    raise_all(found)
+    return sorted({name for names in found.values() if not isinstance(names, HostError) for name in names})
+
+
+def speaker(job: Job) -> Host:
+    """Who has all of the run: the first host that saw its end, else the first of all."""
+    states = job.states()
+    ended = [host for host in job.hosts if (state := states[host.name]) and state.exit_code == exit_codes.DONE]
+    return (ended or [job.hosts[0]])[0]
 
 
 def raise_all(results: Mapping[str, object]) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from konvoi.errors import RunError
 
+Kind = Literal["refused", "crashed", "lost"]
+
 
 @dataclass(frozen=True)
 class Member:
@@ -41,10 +43,21 @@ class JobSpec:
     checkpoint: str = "last"
     environment: dict[str, str] = field(default_factory=dict)
     """Variables for the agent and its workers, as KONVOI_HOME."""
+    first_seat: int | None = None
+    """Of this host's workers. A seat is the rank that a worker has while all hosts are there: its files bear it."""
 
     @property
     def member(self) -> Member:
         return self.members[self.node]
+
+    @property
+    def first_rank(self) -> int:
+        return sum(member.workers for member in self.members[: self.node])
+
+    @property
+    def seats(self) -> range:
+        first = self.first_rank if self.first_seat is None else self.first_seat
+        return range(first, first + self.member.workers)
 
     @property
     def num_workers(self) -> int:
@@ -68,6 +81,10 @@ class Failure:
     """None where the agent itself failed, before or beside its workers."""
     text: str
     """Its own words: the error and its hint, or the last lines of its traceback."""
+    kind: Kind = "refused"
+    """The user must change something; an error of ours, perhaps for good; or killed, cut off, gone."""
+    doing: str = ""
+    """What it was last heard of doing."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class HostState:
-    state: Literal["preparing", "running", "ended"]
+    state: Literal["preparing", "running", "waiting", "ended"]
     process_id: int
     """The agent's; it leads a session of its own, so all of its processes share that session's id."""
     time: float

@@ -12,24 +12,32 @@ import signal
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from konvoi import __version__
-from konvoi.cluster.job_spec import Failure, JobSpec, Member, Outcome, rank_log
+from konvoi.cluster.door import Door
+from konvoi.cluster.faults import Tally, doing, in_words, last_step, record, why_not
+from konvoi.cluster.gather import Circle, Knocks, Proposal
+from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
+from konvoi.cluster.quorum import Lineup
 from konvoi.cluster.rendezvous import Board, Said, serve_store
+from konvoi.config.sections import Faults
 from konvoi.errors import HostError, UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
-from konvoi.world import COMMAND_BEGAN, began_at
+from konvoi.folder import read_json, write_json
+from konvoi.world import COMMAND_BEGAN, LAST_STEP_AT, SEAT, began_at
 
 # After Ctrl-C: for the step, or the evaluation, that goes on, and for the checkpoint.
 SHUTDOWN_SECONDS = 900.0
 # After a failure: nobody can finish a step any more.
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 3.0
 # For all hosts to start their agents.
 MEETING_SECONDS = 90.0
 # A worker that lost its connections did so because another one ended: its host tells within this time.
@@ -44,35 +52,69 @@ STOPPED = {DONE, INTERRUPTED, LOST_OTHERS, -signal.SIGKILL, *(-number for number
 # Of a failing worker's last words.
 MAX_LINES = 8
 
+# More words for a worker that starts again; the second where its host was away, and may hold what others gave up.
+FROM_NEWEST = ("--resume", "--checkpoint", "newest")
+FROM_OTHERS = ("--resume", "--checkpoint", "spare")
+NO_RESTARTS = Faults(max_restarts=0)
+
 # So that what is left of a job can be found.
 JOB_VARIABLE = "KONVOI_JOB"
 
 Worker = Callable[[Sequence[str]], int]
 
 
-def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int) -> int:
-    """Runs all workers on this machine to their end; returns the exit code of the run."""
-    store = serve_store("127.0.0.1")
+def launch_local(worker: Worker, arguments: Sequence[str], num_workers: int, max_restarts: int = 0) -> int:
+    """Runs all workers on this machine to their end, again from the last checkpoint where one is killed.
+
+    Returns the exit code of the run. The first of the arguments is the run directory.
+    """
     alone = Member("localhost", "127.0.0.1", "lo0" if sys.platform == "darwin" else "lo", num_workers)
-    spec = JobSpec("local", (alone,), node=0, port=store.port)
+    spec = JobSpec("local", (alone,), node=0, port=0)
     for name in (COMMAND_BEGAN, "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(name, variables(spec)[name])
+    tally, words = Tally(), list(arguments)
     with _listening() as stop:
-        workers = Workers(worker, arguments, spec)
-        try:
-            while len(codes := workers.exit_codes()) < num_workers and not failed(codes, stop.is_asked):
-                if stop.is_asked:
-                    workers.stop()
-                time.sleep(TICK_SECONDS)
-            codes = workers.exit_codes()
-        finally:
-            workers.end()
-    if not (failures := failed(codes, stop.is_asked)):
-        return INTERRUPTED if stop.is_asked else max(codes.values())
-    rank, code = failures[0]
+        while True:
+            codes = _run_local(worker, words, spec, stop)
+            if not (failures := failed(codes, stop.is_asked)):
+                return INTERRUPTED if stop.is_asked else max(codes.values())
+            failure = _local_failure(Path(arguments[0]), *failures[0])
+            tally = tally.with_failure_after(last_step(Path(arguments[0]), spec.seats)[0])
+            if reason := failure.text if stop.is_asked else why_not(tally, failure, max_restarts):
+                return _give_up(*failures[0], reason)
+            _tell_fault(Path(arguments[0]), spec, failure)
+            words = [*arguments, *FROM_NEWEST]
+
+
+def _run_local(worker: Worker, arguments: Sequence[str], spec: JobSpec, stop: _Stop) -> dict[int, int]:
+    """Until all have ended, or one has failed and all were ended; exit codes as they were before that."""
+    store = serve_store("127.0.0.1")
+    workers = Workers(worker, arguments, replace(spec, port=store.port))
+    try:
+        while len(codes := workers.exit_codes()) < spec.num_workers and not failed(codes, stop.is_asked):
+            if stop.is_asked:
+                workers.stop()
+            time.sleep(TICK_SECONDS)
+        return workers.exit_codes()
+    finally:
+        workers.end()
+
+
+def _local_failure(run: Path, rank: int, code: int) -> Failure:
+    return Failure("localhost", rank, _how(code), _kind(code), doing(run, rank))
+
+
+def _give_up(rank: int, code: int, reason: str) -> int:
+    """Tells what the worker could not say itself; the exit code of the run."""
     if code < 0:
-        print(f"error: worker {rank} {_killed(-code)}", file=sys.stderr)
+        print(f"error: worker {rank} {reason}", file=sys.stderr)
     return code if code > 0 and code != LOST_OTHERS else OUR_FAULT
+
+
+def _tell_fault(run: Path, spec: JobSpec, failure: Failure) -> None:
+    line = f"{in_words(failure)}; going on from the newest checkpoint with {spec.num_workers} workers"
+    record(run, spec.seats[0], failure, line)
+    print(line, file=sys.stderr)
 
 
 def launch_node(
@@ -82,25 +124,140 @@ def launch_node(
     run: Path,
     prepare: Callable[[], str] = str,
     started: Callable[[], None] = lambda: None,
+    waiting: Callable[[], None] = lambda: None,
+    faults: Faults = NO_RESTARTS,
 ) -> Outcome:
-    """Runs this host's workers of a training to the end of all; a failure or a stop on one host ends it on all.
+    """Runs this host's workers of a training to the end of all; after a fault, again with the hosts that are left.
 
     `prepare` makes the data ready, once all hosts have met, and returns what must be alike on all of them; `started` is
-    called when the workers are.
+    called when the workers are, `waiting` when they have ended and the other hosts must be found again. What the user
+    must mend ends it on all hosts, as a stop on one of them does.
     """
     os.environ.update(variables(spec))
     with _listening() as stop:
         stop.raises = True
+        host = _Host(worker, arguments, spec, run, _Once(prepare), started, waiting, faults, stop)
+        try:
+            return host.run()
+        except KeyboardInterrupt:
+            return Outcome(INTERRUPTED)
+        except HostError as error:
+            return Outcome(USER, Failure(error.host, None, words_of(error)))
+        finally:
+            stop.raises = False
+            host.close()
+
+
+class _Once:
+    """Data that is ready stays so."""
+
+    def __init__(self, prepare: Callable[[], str]) -> None:
+        self._prepare, self._found = prepare, ""
+
+    def __call__(self) -> str:
+        self._found = self._found or self._prepare() or "yes"
+        return self._found
+
+
+@dataclass
+class _Host:
+    """This host's part in a training: one generation of workers after the other."""
+
+    worker: Worker
+    arguments: Sequence[str]
+    spec: JobSpec
+    run_path: Path
+    prepare: Callable[[], str]
+    started: Callable[[], None]
+    waiting: Callable[[], None]
+    faults: Faults
+    stop: _Stop
+    circle: Circle | None = None
+    """Once all have met."""
+
+    def run(self) -> Outcome:
+        self._recall_circle()
+        proposal = self._gather(None) if self.circle else None
+        while True:
+            outcome, is_regroup = self._run_generation(proposal)
+            if not self.circle or (self._is_final(outcome) and not is_regroup):
+                return outcome
+            proposal = self._gather(outcome.failure)
+            if proposal.failure:
+                return Outcome(OUR_FAULT, proposal.failure)
+
+    def _is_final(self, outcome: Outcome) -> bool:
+        failure = outcome.failure
+        return not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked
+
+    def close(self) -> None:
+        if self.circle:
+            self.circle.door.close()
+
+    def _recall_circle(self) -> None:
+        """Where the agent of this host has taken part before, and was killed."""
+        known = read_json(self._doors_file)
+        if known.get("job") == self.spec.id:
+            self._open_circle(
+                known["ports"], Door(self.spec.member.address, self.spec.id, known["ports"][self.spec.node])
+            )
+
+    def _open_circle(self, ports: list[int], door: Door) -> Circle:
+        self._doors_file.parent.mkdir(exist_ok=True)
+        write_json(self._doors_file, {"job": self.spec.id, "ports": ports})
+        first_seat = self.spec.seats[0]
+        self.circle = Circle(replace(self.spec, first_seat=first_seat), door, ports, self.faults)
+        return self.circle
+
+    @property
+    def _doors_file(self) -> Path:
+        return spec_file(self.run_path).with_name("doors.json")
+
+    def _gather(self, failure: Failure | None) -> Proposal:
+        assert self.circle
+        self.stop.raises = True
+        if self.stop.is_asked:
+            raise KeyboardInterrupt
+        if failure:
+            self._say(failure, f"{in_words(failure)}; the hosts that are left go on from the newest checkpoint")
+        self.waiting()
+        step, _ = last_step(self.run_path, self.spec.seats)
+        proposal = self.circle.gather(failure, step, lambda line: print(line, flush=True))
+        names = ", ".join(self.spec.members[node].name for node, _ in proposal.lineup.voters)
+        print(f"generation {proposal.lineup.generation}: {names}", flush=True)
+        return proposal
+
+    def _say(self, failure: Failure, line: str) -> None:
+        record(self.run_path, self.spec.seats[0], failure, line)
+        print(line, flush=True)
+
+    def _run_generation(self, proposal: Proposal | None) -> tuple[Outcome, bool]:
+        """How it ended, and whether that was only to let hosts in."""
+        spec, words = self._spec_of(proposal), [*self.arguments, *self._more_words(proposal)]
         try:
             board = Board(spec, MEETING_SECONDS)
         except HostError as error:
-            return Outcome(USER, Failure(error.host, None, words_of(error)))
-        except KeyboardInterrupt:
-            return Outcome(INTERRUPTED)
+            kind: Kind = "lost" if proposal else "refused"
+            return Outcome(USER, Failure(error.host, None, words_of(error), kind)), False
         try:
-            return _Agent(board, run, stop, prepare, started).run(worker, arguments)
+            agent = _Agent(board, self, proposal)
+            return agent.run(words), agent.is_regroup
         finally:
             board.close()
+
+    def _spec_of(self, proposal: Proposal | None) -> JobSpec:
+        if not proposal:
+            return self.spec
+        nodes = [node for node, _ in proposal.lineup.voters]
+        members = tuple(self.spec.members[node] for node in nodes)
+        seat = self.spec.seats[0]
+        own = nodes.index(self.spec.node)
+        return replace(self.spec, members=members, node=own, port=proposal.port, first_seat=seat)
+
+    def _more_words(self, proposal: Proposal | None) -> Sequence[str]:
+        if not proposal:
+            return ()
+        return FROM_NEWEST if self.spec.node in proposal.veterans else FROM_OTHERS
 
 
 def failed(codes: Mapping[int, int], is_stopping: bool) -> list[tuple[int, int]]:
@@ -136,20 +293,22 @@ class Workers:
     def __init__(self, worker: Worker, arguments: Sequence[str], spec: JobSpec, run: Path | None = None) -> None:
         """With a run, what a worker prints goes to its log there."""
         context: Any = multiprocessing.get_context(_start_method())
-        first_rank = sum(member.workers for member in spec.members[: spec.node])
+        is_restart = tuple(arguments[-len(FROM_NEWEST) :]) in (FROM_NEWEST, FROM_OTHERS)
+        last_step_at = last_step(Path(arguments[0]), spec.seats)[1] if is_restart else None
         self._processes: dict[int, Any] = {}
         self._stopped_at: float | None = None
-        for local_rank in range(spec.member.workers):
-            rank = first_rank + local_rank
-            log = rank_log(run, rank) if run else None
-            inputs = (worker, arguments, _ranks(spec, rank, local_rank), log, os.getpid())
-            self._processes[rank] = context.Process(target=_work, args=inputs)
-            self._processes[rank].start()
+        for local_rank, seat in enumerate(spec.seats):
+            log = rank_log(run, seat) if run else None
+            ranks = {**_ranks(spec, local_rank), SEAT: str(seat), LAST_STEP_AT: str(last_step_at or "")}
+            self._processes[seat] = context.Process(
+                target=_work, args=(worker, arguments, ranks, log, os.getpid()), name=f"worker {seat}"
+            )
+            self._processes[seat].start()
 
     def exit_codes(self) -> dict[int, int]:
-        """Of those that have ended, by rank; -9 after SIGKILL."""
-        codes = {rank: process.exitcode for rank, process in self._processes.items()}
-        return {rank: code for rank, code in codes.items() if code is not None}
+        """Of those that have ended, by seat; -9 after SIGKILL."""
+        codes = {seat: process.exitcode for seat, process in self._processes.items()}
+        return {seat: code for seat, code in codes.items() if code is not None}
 
     def stop(self) -> None:
         """Asks them once to end in good order; kills who has not after a very long time."""
@@ -178,33 +337,41 @@ class Workers:
 class _Agent:
     """Looks after the workers of this host, and hears from the other hosts."""
 
-    def __init__(
-        self, board: Board, run: Path, stop: _Stop, prepare: Callable[[], str], started: Callable[[], None]
-    ) -> None:
-        self.board, self.run_path, self.stop = board, run, stop
-        self.prepare, self.started = prepare, started
+    def __init__(self, board: Board, host: _Host, proposal: Proposal | None) -> None:
+        self.board, self.host, self.proposal = board, host, proposal
+        self.run_path, self.stop = host.run_path, host.stop
         self.spec, self.own_name = board.spec, board.spec.member.name
         self.alone_since: float | None = None
+        self.is_regroup = False
 
-    def run(self, worker: Worker, arguments: Sequence[str]) -> Outcome:
+    def run(self, arguments: Sequence[str]) -> Outcome:
         try:
             self._meet()
+            self._know_doors()
             self._make_ready()
-            self._supervise(worker, arguments)
+            self._supervise(arguments)
         except KeyboardInterrupt:
             # From a user; or from the board, which has news of a failure or a stop elsewhere.
             self.stop.raises = False
             self.board.say("stop")
         except UserError as error:
             host = error.host if isinstance(error, HostError) else self.own_name
-            self._fail(Failure(host, None, words_of(error)), USER)
+            # Whoever does not come to a later meeting has met with a fault of its own.
+            kind: Kind = "lost" if self.proposal and isinstance(error, HostError) else "refused"
+            self._fail(Failure(host, None, words_of(error), kind), USER)
         except Exception:
             traceback.print_exc()
-            self._fail(Failure(self.own_name, None, _last_lines(traceback.format_exc())), OUR_FAULT)
+            self._fail(Failure(self.own_name, None, _last_lines(traceback.format_exc()), "crashed"), OUR_FAULT)
         if failure := self.board.failure():
-            return Outcome(failure[1], failure[0])
-        is_stopped = self.board.any_said("stop") or self.stop.is_asked or str(INTERRUPTED) in self.board.said("ended")
-        return Outcome(INTERRUPTED if is_stopped else DONE)
+            return Outcome(failure[1], self._with_doing(failure[0]))
+        is_asked = self.board.any_said("stop") or self.stop.is_asked
+        is_interrupted = str(INTERRUPTED) in self.board.said("ended")
+        self.is_regroup = is_interrupted and not is_asked and self.board.any_said("regroup")
+        return Outcome(INTERRUPTED if is_asked or is_interrupted else DONE)
+
+    def _with_doing(self, failure: Failure) -> Failure:
+        """A host that is gone told nobody; its workers were where ours were."""
+        return failure if failure.doing else replace(failure, doing=doing(self.run_path, self.spec.seats[0]))
 
     def _meet(self) -> None:
         self.board.say("joined", json.dumps(_versions()))
@@ -217,11 +384,28 @@ class _Agent:
             self._pause()
         self._check_alike("joined", "has other versions", "konvoi cluster setup brings all hosts to the same ones")
 
+    def _know_doors(self) -> None:
+        """Where to find each other when the first host, which serves this meeting, is gone."""
+        circle = self.host.circle
+        if circle and self.proposal:
+            circle.formed(self.proposal.lineup)
+            return
+        door = Door(self.spec.member.address, self.spec.id)
+        who = uuid.uuid4().hex
+        self.board.say("door", json.dumps({"port": door.port, "who": who}))
+        while not self.board.all_said("door"):
+            self._pause()
+        doors = [json.loads(told) for told in self.board.said("door")]
+        circle = self.host._open_circle([told["port"] for told in doors], door)
+        circle.who = who
+        circle.publish("running")
+        circle.formed(Lineup(0, tuple((node, told["who"]) for node, told in enumerate(doors))))
+
     def _make_ready(self) -> None:
         # Preparing takes hours where there is much data: it must not go on when the training is over elsewhere.
         self.board.stops_main = True
         try:
-            self.board.say("ready", self.prepare() or "yes")
+            self.board.say("ready", self.host.prepare())
         finally:
             self.board.stops_main = False
         while not self.board.all_said("ready"):
@@ -239,21 +423,33 @@ class _Agent:
         if self.board.failure() or self.board.any_said("stop"):
             raise KeyboardInterrupt
 
-    def _supervise(self, worker: Worker, arguments: Sequence[str]) -> None:
+    def _supervise(self, arguments: Sequence[str]) -> None:
         self.stop.raises = False
-        workers = Workers(worker, arguments, self.spec, self.run_path)
+        workers = Workers(self.host.worker, arguments, self.spec, self.run_path)
+        began_at, knocks = time.time(), self._listen_for_knocks()
         try:
-            self.started()
+            self.host.started()
             while not self.board.failure() and not self.board.all_said("ended"):
+                # Not before a step was made, or hosts that come and go would keep all from ever making one.
+                if knocks.has_heard and (last_step(self.run_path, self.spec.seats)[1] or 0.0) > began_at:
+                    self.board.say("regroup")
                 self._look_after(workers)
                 time.sleep(TICK_SECONDS)
         finally:
+            knocks.close()
             workers.end()
+
+    def _listen_for_knocks(self) -> Knocks:
+        circle = self.host.circle
+        assert circle
+        here = {member.name for member in self.spec.members}
+        absent = [node for node, member in enumerate(circle.spec.members) if member.name not in here]
+        return Knocks(circle, absent if self.spec.node == 0 else ())
 
     def _look_after(self, workers: Workers) -> None:
         if self.stop.is_asked:
             self.board.say("stop")
-        is_stopping = self.board.any_said("stop")
+        is_stopping = self.board.any_said("stop") or self.board.any_said("regroup")
         if is_stopping:
             workers.stop()
         codes = workers.exit_codes()
@@ -269,10 +465,9 @@ class _Agent:
             self.alone_since = self.alone_since or time.monotonic()
             if time.monotonic() - self.alone_since < CAUSE_SECONDS:
                 return
-        said = _last_words(rank_log(self.run_path, rank)) or f"ended with exit code {code}"
-        self._fail(
-            Failure(self.own_name, rank, _killed(-code) if code < 0 else said), USER if code == USER else OUR_FAULT
-        )
+        said = _last_words(rank_log(self.run_path, rank)) if code > 0 else ""
+        failure = Failure(self.own_name, rank, said or _how(code), _kind(code), doing(self.run_path, rank))
+        self._fail(failure, USER if code == USER else OUR_FAULT)
 
     def _fail(self, failure: Failure, exit_code: int) -> None:
         self.stop.raises = False
@@ -321,8 +516,13 @@ def _work(worker: Worker, arguments: Sequence[str], ranks: Mapping[str, str], lo
     try:
         code = worker(arguments)
     except Exception as error:
-        traceback.print_exc()
-        code = LOST_OTHERS if _has_lost_others(error) else OUR_FAULT
+        if _has_lost_others(error):
+            # No news where another one says why; a whole traceback would hide it.
+            print(f"lost the others: {str(error).splitlines()[0]}", file=sys.stderr)
+            code = LOST_OTHERS
+        else:
+            traceback.print_exc()
+            code = OUR_FAULT
     sys.exit(code)
 
 
@@ -345,10 +545,10 @@ def _print_to(log: Path) -> None:
     os.close(descriptor)
 
 
-def _ranks(spec: JobSpec, rank: int, local_rank: int) -> dict[str, str]:
+def _ranks(spec: JobSpec, local_rank: int) -> dict[str, str]:
     """As torchrun tells them, and where to meet: in the store that the first agent serves."""
     return {
-        "RANK": str(rank),
+        "RANK": str(spec.first_rank + local_rank),
         "WORLD_SIZE": str(spec.num_workers),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(spec.member.workers),
@@ -387,6 +587,18 @@ def _versions() -> dict[str, str]:
         "torch": metadata.version("torch"),
         "python": ".".join(platform.python_version_tuple()[:2]),
     }
+
+
+def _kind(code: int) -> Kind:
+    if code == USER:
+        return "refused"
+    return "lost" if code < 0 or code == LOST_OTHERS else "crashed"
+
+
+def _how(code: int) -> str:
+    if code == LOST_OTHERS:
+        return "lost the others"
+    return _killed(-code) if code < 0 else f"ended with exit code {code}"
 
 
 def _killed(number: int) -> str:

@@ -28,14 +28,15 @@ WAITING_CONNECTIONS = 1024
 # Between two looks at the store; what this host has to say goes out at once.
 LOOK_SECONDS = 0.5
 # A host that is silent for so long is gone; where a worker has lost its connections, so much sooner.
-SILENCE_SECONDS = 15.0
+SILENCE_SECONDS = 8.0
 SILENCE_AFTER_A_SIGN_SECONDS = 5.0
 # For the others to read why it ended, before the first host takes the store away.
 FAREWELL_SECONDS = 5.0
 
 # joined: with these versions   ready: with this data   sign: a worker lost its connections   stop: it was asked to
 # ended: with this exit code   read: it knows how all ended   alive: a number that grows
-Said = Literal["joined", "ready", "sign", "stop", "ended", "read", "alive"]
+# door: where it answers whoever else is gone   regroup: hosts are back; all save, and start again with them
+Said = Literal["joined", "door", "ready", "sign", "stop", "regroup", "ended", "read", "alive"]
 SAID: tuple[Said, ...] = get_args(Said)
 FAILURE = "konvoi/failure"
 JOB = "konvoi/job"
@@ -101,6 +102,7 @@ class Board:
         self._heard_at = time.monotonic()
         self._alive = dict.fromkeys(range(len(spec.members)), (self._heard_at, ""))
         self._is_cut = False
+        self._lost = set[int]()
         self._closing, self._news = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="board", daemon=True)
         self._thread.start()
@@ -136,7 +138,7 @@ class Board:
         if self.all_said("ended") or (silence < SILENCE_SECONDS and not self._is_cut):
             return None
         how = "its connection is closed" if self._is_cut else f"no answer for {silence:.0f} s"
-        return Failure(self.spec.members[0].name, None, _gone(how)), OUR_FAULT
+        return Failure(self.spec.members[0].name, None, _gone(how), "lost"), OUR_FAULT
 
     def close(self) -> None:
         """The first host waits a little: without its store the others would not learn why all ends."""
@@ -146,11 +148,13 @@ class Board:
             time.sleep(0.05)
         self._closing.set()
         self._news.set()
-        # Not for ever: it may hang in a connection that is dead.
-        self._thread.join(FAREWELL_SECONDS)
+        # Not for ever: it may hang in a connection that is dead, and does where it has heard nothing for long.
+        is_dead = time.monotonic() - self._heard_at > SILENCE_SECONDS
+        self._thread.join(LOOK_SECONDS if is_dead else FAREWELL_SECONDS)
 
     def _all_have_read(self) -> bool:
-        return all(read or not joined for read, joined in zip(self.said("read"), self.said("joined"), strict=True))
+        waited_for = [node for node, joined in enumerate(self.said("joined")) if joined and node not in self._lost]
+        return all(self._said["read", node] for node in waited_for)
 
     def _keep_up(self) -> None:
         """The thread."""
@@ -196,7 +200,8 @@ class Board:
                 self._alive[node] = (self._heard_at, alive)
             # Who has read how it ended may leave.
             elif (silence := self._heard_at - changed_at) > limit and not self._said["read", node]:
-                lost = Failure(self.spec.members[node].name, None, _gone(f"no word for {silence:.0f} s"))
+                lost = Failure(self.spec.members[node].name, None, _gone(f"no word for {silence:.0f} s"), "lost")
+                self._lost.add(node)
                 self.fail(lost, OUR_FAULT)
 
 

@@ -21,9 +21,9 @@ from rich.console import Console as RichConsole
 
 from konvoi import exit_codes
 from konvoi.analysis.diagnosis import diagnose
-from konvoi.cluster.follow import Followers, catch_up, following
+from konvoi.cluster.follow import Followers, bring_words_of, catch_up, following
 from konvoi.cluster.hosts import DEFAULT_FILE
-from konvoi.cluster.job import Job, cluster_file, log_of, outcome
+from konvoi.cluster.job import Job, cluster_file, log_of, outcome, speaker
 from konvoi.cluster.job_spec import Outcome, host_log, rank_log
 from konvoi.cluster.session import Session
 from konvoi.cluster.transfer import pull
@@ -216,6 +216,7 @@ def follow(
     with following(job) as followers, ctrl_c.counted():
         while not followers.have_ended:
             followers.check()
+            _end_stragglers(job, followers)
             view.refresh()
             _tell_lost(view, followers, told_lost)
             ctrl_c.act(on_ctrl_c)
@@ -227,10 +228,25 @@ def follow(
         view.refresh()
         problems = followers.problems()
     ending = Outcome(exit_codes.INTERRUPTED) if ctrl_c.has_stopped else outcome(job)
+    if (host := speaker(job)) is not job.hosts[0]:
+        bring_words_of(job, host)
     view.close(has_failed=bool(ending.failure))
     for problem in problems.values():
         typer.echo(f"{problem.problem}; whether it has ended there, konvoi stop {job.run} tells", err=True)
     return ending
+
+
+def _end_stragglers(job: Job, followers: Followers) -> None:
+    """A host that came back after the others had finished waits for them in vain."""
+    left = [one for one in followers.each if not one.has_ended]
+    states = job.states()
+    is_done = any(state and state.exit_code == exit_codes.DONE for state in states.values())
+    if (
+        is_done
+        and left
+        and all(not one.problem and (state := states[one.host.name]) and state.state == "waiting" for one in left)
+    ):
+        job.stop(now=True)
 
 
 def _tell_lost(view: View, followers: Followers, told: set[str]) -> None:
@@ -263,7 +279,7 @@ def _pull_best(job: Job) -> None:
     name = (run.summary().get("best") or {}).get("checkpoint")
     if not name:
         return
-    first = job.hosts[0]
+    first = speaker(job)
     folder = f"{job.cluster.folder}/runs/{job.place['run']}/checkpoints/{name}"
     try:
         with Session(job.cluster, first) as session, progress_display() as report:

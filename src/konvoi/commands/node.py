@@ -43,7 +43,14 @@ def _take_part(run: RunDirectory, spec: JobSpec) -> Outcome:
     # Progress is in log.txt, whence whoever follows shows it; a worker's own log is for what else it says.
     words = [str(run.path), "--quiet", *(["--resume", "--checkpoint", spec.checkpoint] if spec.resume else [])]
     outcome = launch_node(
-        main, words, spec, run.path, prepare=partial(_prepare, run, spec), started=partial(_tell, run, spec, "running")
+        main,
+        words,
+        spec,
+        run.path,
+        prepare=partial(_prepare, run, spec),
+        started=partial(_tell, run, spec, "running"),
+        waiting=partial(_tell, run, spec, "waiting"),
+        faults=run.recipe().faults,
     )
     settle(run, outcome.exit_code)
     return outcome
@@ -76,7 +83,7 @@ def _digest(content: dict[str, Any]) -> str:
 def _tell(
     run: RunDirectory,
     spec: JobSpec,
-    state: Literal["preparing", "running", "ended"],
+    state: Literal["preparing", "running", "waiting", "ended"],
     outcome: Outcome | None = None,
 ) -> None:
     """Whoever follows the training reads it."""

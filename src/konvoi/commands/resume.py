@@ -13,7 +13,7 @@ from konvoi.folder import write_json, write_whole
 from konvoi.run_directory import RunDirectory
 
 MAY_CHANGE = {f"train.{key}" for key in ("duration", "time_budget", "workers", "patience", "log_every", "threads")}
-MAY_CHANGE_IN = ("checkpoint", "evaluate")
+MAY_CHANGE_IN = ("checkpoint", "evaluate", "faults")
 # The best so far was chosen by it, and a loss does not compare with a BLEU.
 MAY_NOT_CHANGE = "evaluate.metric"
 # Where one of these changes, a finished run has more to do.

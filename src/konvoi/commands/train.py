@@ -58,7 +58,7 @@ def train(request: Request) -> int:
         if opening is None:
             return exit_codes.DONE
         run, request = opening
-        return train_and_close(run, request, lambda: _run_workers(run, recipe.train.workers, request))
+        return train_and_close(run, request, lambda: _run_workers(run, recipe, request))
 
 
 def check_request(request: Request) -> None:
@@ -147,11 +147,12 @@ def train_and_close(run: RunDirectory, request: Request, run_workers: Callable[[
     return code
 
 
-def _run_workers(run: RunDirectory, num_workers: int, request: Request) -> int:
+def _run_workers(run: RunDirectory, recipe: Recipe, request: Request) -> int:
     checkpoint = request.checkpoint or "last"
-    if num_workers > 1:
+    if recipe.train.workers > 1:
         words = [str(run.path), *(["--resume", "--checkpoint", checkpoint] if request.resume else [])]
-        return launch_local(main, [*words, *(["--quiet"] if request.quiet else [])], num_workers)
+        words += ["--quiet"] if request.quiet else []
+        return launch_local(main, words, recipe.train.workers, recipe.faults.max_restarts)
     with _signals_restored():
         ending = work(run.path, World(), request.resume, request.quiet, checkpoint)
     return exit_codes.INTERRUPTED if ending == "interrupted" else exit_codes.DONE

@@ -58,6 +58,12 @@ class Train(Section):
 class Faults(Section):
     """[faults]: what a run does when something goes wrong."""
 
+    max_restarts: NonNegativeInt = 100
+    """How often the run goes on from its last checkpoint with those who are left; 0 ends it at the first fault."""
+    min_hosts: PositiveInt = 1
+    """With fewer it waits."""
+    wait: Duration = Length(10, "minute")
+    """How long for lost hosts, where those who are left may not go on alone."""
     max_lost_steps: PositiveInt = 10
     """Steps in a row without a gradient (NaN, infinity), before the run goes back to its last checkpoint."""
     max_returns: NonNegativeInt = 2

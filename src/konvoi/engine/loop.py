@@ -13,6 +13,7 @@ import torch
 from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
 from konvoi.engine.precision import Outcome
+from konvoi.engine.restart import stalled
 from konvoi.engine.sanity import Lost, check_equal, fingerprint
 from konvoi.engine.saver import Job, Written, copied
 from konvoi.engine.setup import Run, return_to_last
@@ -217,7 +218,7 @@ def scores_of(run: Run) -> dict[str, Any]:
 
 
 def save(run: Run) -> None:
-    """The first rank writes what all have in common, and every rank what it has alone; training goes on meanwhile."""
+    """One rank on every disk writes what all have in common, and all what is their own; training goes on meanwhile."""
     progress = run.progress
     started_at = time.perf_counter()
     progress.done_at["checkpoint"] = progress.seconds
@@ -227,7 +228,7 @@ def save(run: Run) -> None:
         jobs = [Job(run.own_parts, copied(own))] if own else []
         with run.sync.shared():
             check_equal(run.team, fingerprint(run.bare_model.parameters()), progress.step)
-            if run.team.rank == 0:
+            if run.keeps:
                 is_scored = progress.scored_step == progress.step
                 score = progress.scores[run.recipe.evaluate.metric] if is_scored else None
                 jobs.append(Job(run.checkpoints, copied(_checkpoint(run)), score))
@@ -298,7 +299,7 @@ def _is_due(run: Run, what: str) -> bool:
 
 
 def _share_done(run: Run) -> float:
-    return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch)
+    return run.progress.share_of(run.recipe.train.duration, run.span.steps_per_epoch, run.micro_batches_per_step)
 
 
 def _ending(run: Run, stop_votes: float) -> str:
@@ -322,8 +323,10 @@ def _begin(run: Run) -> None:
         f" {run.team.size} workers x {facts['threads']} threads, {run.span.steps_per_epoch:,.0f} steps an epoch"
     )
     if run.progress.step:
-        run.writer.event("restart", step=run.progress.step)
-        run.writer.console.say(f"resumed after step {run.progress.step:,}")
+        stall = stalled()
+        run.writer.event("restart", step=run.progress.step, workers=run.team.size, **stall)
+        seconds = "".join(f"; no step for {value:.1f} s" for value in stall.values())
+        run.writer.console.say(f"resumed after step {run.progress.step:,}{seconds}")
     _summarise(run, "running")
     run.writer.console.start_bar(100, 100 * _share_done(run))
     run.timeline.take()

@@ -51,10 +51,12 @@ class Progress:
         assert steps is not None
         return self.step % steps == 0
 
-    def share_of(self, duration: Length, steps_per_epoch: float) -> float:
-        """How much of a duration has passed."""
+    def share_of(self, duration: Length, steps_per_epoch: float, micro_batches_per_step: int | None = None) -> float:
+        """How much of a duration has passed; of epochs by the data used, where steps were of another size before."""
         if (seconds := duration.seconds) is not None:
             return self.seconds / seconds
         steps = duration.steps(steps_per_epoch)
         assert steps is not None
+        if duration.unit == "epoch" and micro_batches_per_step:
+            return self.position / (micro_batches_per_step * steps)
         return self.step / steps

@@ -10,8 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,15 @@ from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
-from konvoi.engine import optim, watchdog
+from konvoi.engine import optim, restart, watchdog
 from konvoi.engine.average import MovingAverage
-from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage
+from konvoi.engine.checkpoint import Checkpoints, damage
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
 from konvoi.engine.sanity import Lost
 from konvoi.engine.saver import Saver
-from konvoi.errors import CheckpointError, DataError, NumbersError, UserError
+from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -66,6 +65,8 @@ class Run:
     lost: Lost
     own_parts: Checkpoints
     """What this worker alone has of a checkpoint; on its own host."""
+    keeps: bool = True
+    """Whether it writes what all have in common; one worker on every disk does."""
     progress: Progress = field(default_factory=Progress)
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
@@ -105,7 +106,8 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         directory.checkpoints, recipe.checkpoint.keep, recipe.checkpoint.keep_best, recipe.evaluate.metric
     )
     # Before anything is written: a damaged checkpoint ends it here.
-    resume_from, damaged = _choose(stored, checkpoint, team) if resume else (None, "")
+    keeps = restart.is_keeper(directory, team)
+    resume_from = restart.choose(stored, checkpoint, team, keeps) if resume else None
     torch.manual_seed(recipe.train.seed)
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
@@ -126,18 +128,30 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
         average=MovingAverage(bare_model, recipe.train.ema_decay) if recipe.train.ema_decay else None,
         span=span_of(recipe, task.num_per_epoch, team.size),
         checkpoints=stored,
-        writer=Writer(directory, world.rank, world.size, facts, recipe, quiet),
+        keeps=keeps,
+        writer=Writer(directory, world.rank, world.size, facts, recipe, quiet, world.seat, keeps),
         timeline=timeline,
         processor=ProcessorTime(timeline.is_on),
         host_sampler=_host_sampler(recipe, directory, world),
         saver=Saver(),
         lost=Lost(),
-        own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.rank:03d}", recipe.checkpoint.keep),
+        own_parts=Checkpoints(directory.checkpoints / "workers" / f"rank-{world.seat:03d}", recipe.checkpoint.keep),
     )
+    try:
+        _make_ready(run, world, resume_from, was_away=checkpoint == "spare")
+    except BaseException:
+        close(run)
+        raise
+    return run
+
+
+def _make_ready(run: Run, world: World, resume_from: restart.Source | None, was_away: bool) -> None:
+    """For its first step, or for the one that it goes on with."""
+    recipe, sync, timeline, bare_model = run.recipe, run.sync, run.timeline, run.bare_model
     if resume_from:
-        load_checkpoint(run, resume_from)
-        if damaged:
-            run.writer.warn(f"{damaged}; going on from {resume_from.name}", step=run.progress.step)
+        load_checkpoint(run, resume_from, was_away)
+        if resume_from.damaged:
+            run.writer.warn(f"{resume_from.damaged}; going on from {resume_from.path.name}", step=run.progress.step)
     else:
         run.writer.forget_after(0)
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
@@ -150,8 +164,8 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     _tell_sync(run, world, shapes)
     _listen_for_signals(run)
     _tell_start(run, world)
-    run.end_watching = watchdog.start(world.rank, world.size, timeline, directory.path, recipe.faults.hang_seconds)
-    return run
+    folder, seconds = run.directory.path, recipe.faults.hang_seconds
+    run.end_watching = watchdog.start(world.rank, world.size, timeline, folder, seconds)
 
 
 def close(run: Run) -> None:
@@ -198,6 +212,7 @@ def _tell_start(run: Run, world: World) -> None:
     run.writer.event(
         "started",
         rank=world.rank,
+        seat=world.seat,
         local_rank=world.local_rank,
         workers=world.size,
         host=socket.gethostname(),
@@ -221,42 +236,25 @@ def _one_pass(run: Run) -> None:
         buffer.copy_(before)
 
 
-def _choose(stored: Checkpoints, name: str, team: Team) -> tuple[Path | None, str]:
-    """The checkpoint that the first rank goes on from, verified, and what was wrong with later ones.
-
-    None where it has none at all, since it was stopped before its first: it begins anew.
-    """
-    chosen: tuple[Path | None, str] | CheckpointError = (None, "")
-    if team.rank == 0 and (name != "last" or any(stored.folder.glob("step-*"))):
-        try:
-            chosen = stored.newest_intact() if name == "last" else (stored.choose(name)[0], "")
-        except CheckpointError as error:
-            chosen = error
-    chosen = team.from_first(chosen)
-    if isinstance(chosen, CheckpointError):
-        raise chosen
-    return chosen
-
-
 def return_to_last(run: Run) -> int:
     """The newest checkpoint that is intact, in the midst of a run; returns its step."""
-    path, _ = _choose(run.checkpoints, "last", run.team)
-    if path is None:
+    source = restart.choose(run.checkpoints, "last", run.team, run.keeps)
+    if source is None:
         raise NumbersError(
             f"step {run.progress.step:,}: {run.lost.num_steps} steps in a row had no gradient (NaN or infinity)",
             hint="there is no checkpoint yet to go back to: lower schedule.learning_rate, or set optim.clip_norm",
         )
     seconds_before = run.seconds_before
-    load_checkpoint(run, path)
+    load_checkpoint(run, source)
     run.sync.rewound()
     # What was in vain took its time all the same.
     run.seconds_before = seconds_before
     return run.progress.step
 
 
-def load_checkpoint(run: Run, path: Path) -> None:
-    """Continues from a checkpoint that the first rank has, verified."""
-    loaded = _from_first(run.team, checkpoints.load(path) if run.team.rank == 0 else None)
+def load_checkpoint(run: Run, source: restart.Source, was_away: bool = False) -> None:
+    """Continues from a checkpoint that one of the ranks has, verified."""
+    loaded = restart.load(source, run.team)
     run.bare_model.load_state_dict(loaded.tensors["model"])
     optim.load_state_tensors(run.optimizer, loaded.tensors.get("optimizer", {}))
     if run.average:
@@ -265,17 +263,17 @@ def load_checkpoint(run: Run, path: Path) -> None:
     run.sync.load_state(loaded.state["sync"])
     run.sync.load_tensors(loaded.tensors.get("sync", {}))
     run.progress = Progress.from_state(loaded.state)
-    _load_own_part(run)
+    _load_own_part(run, was_away)
     run.seconds_before = run.progress.seconds
     run.writer.forget_after(run.progress.step)
-    if run.team.rank == 0:
+    if run.keeps:
         run.checkpoints.forget_after(run.progress.step)
 
 
-def _load_own_part(run: Run) -> None:
+def _load_own_part(run: Run, was_away: bool) -> None:
     """All workers have theirs, or none uses it: other workers than before begin from what they had in common."""
     path = run.own_parts.path_of(run.progress.step)
-    known = run.team.gather((path.exists(), not damage(path, "state.json")))
+    known = run.team.gather((path.exists(), not was_away and not damage(path, "state.json")))
     if not all(is_intact for _, is_intact in known):
         if any(exists for exists, _ in known) or run.sync.replicas_differ:
             missing = ", ".join(str(rank) for rank, (_, is_intact) in enumerate(known) if not is_intact)
@@ -286,21 +284,6 @@ def _load_own_part(run: Run) -> None:
         optim.load_state_tensors(run.optimizer, own.tensors["optimizer"])
     run.precision.load_state(own.state["precision"])
     run.sync.load_own(own.tensors["sync"])
-
-
-def _from_first(team: Team, loaded: Checkpoint | None) -> Checkpoint:
-    """The first rank's checkpoint for everyone: what is in it, then tensor by tensor."""
-    outline = team.from_first(loaded and _each_tensor(loaded, lambda tensor: tensor.to("meta")))
-    assert outline
-    whole = loaded or _each_tensor(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
-    # As bytes: gloo does not know every type.
-    team.follow_first(t.view(-1).view(torch.uint8) for tensors in whole.tensors.values() for t in tensors.values())
-    return whole
-
-
-def _each_tensor(checkpoint: Checkpoint, change: Callable[[torch.Tensor], torch.Tensor]) -> Checkpoint:
-    tensors = {file: {n: change(t) for n, t in named.items()} for file, named in checkpoint.tensors.items()}
-    return replace(checkpoint, tensors=tensors)
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:

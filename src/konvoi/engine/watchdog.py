@@ -24,7 +24,7 @@ from typing import Any
 from torch import distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from konvoi.exit_codes import USER
+from konvoi.exit_codes import OUR_FAULT
 from konvoi.telemetry.timeline import BETWEEN_STEPS, Timeline
 
 BEAT_SECONDS = 1.0
@@ -119,9 +119,9 @@ class Watchdog:
         with (self.folder / f"rank{self.rank}.txt").open("w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
         print(f"error: {message}\nhint: the workers' stacks are in {self.folder}", file=sys.stderr, flush=True)
-        # Others still have to hear of it.
+        # Others still have to hear of it. No fault of the user's: whoever started the workers may start them again.
         time.sleep(2 * BEAT_SECONDS)
-        os._exit(USER)
+        os._exit(OUR_FAULT)
 
 
 def explain(beats: dict[int, Beat], silent: set[int]) -> str:

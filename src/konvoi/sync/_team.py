@@ -94,17 +94,24 @@ class Team:
 
     def from_first(self, value: T) -> T:
         """The first rank's value, for everyone."""
+        return self.from_one(0, value)
+
+    def from_one(self, rank: int, value: T) -> T:
+        """That rank's value, for everyone."""
         if self.size == 1:
             return value
         values = [value]
-        distributed.broadcast_object_list(values, group=self.group, group_src=0)
+        distributed.broadcast_object_list(values, group=self.group, group_src=rank)
         return values[0]
 
     def follow_first(self, tensors: Iterable[torch.Tensor]) -> None:
         """Everyone's tensors become those of the first rank."""
+        self.follow(0, tensors)
+
+    def follow(self, rank: int, tensors: Iterable[torch.Tensor]) -> None:
         if self.size > 1:
             for tensor in tensors:
-                distributed.broadcast(tensor, group=self.group, group_src=0)
+                distributed.broadcast(tensor, group=self.group, group_src=rank)
 
     def close(self) -> None:
         if self.size > 1 and distributed.is_initialized():

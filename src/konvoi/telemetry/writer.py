@@ -37,14 +37,18 @@ class Writer:
         facts: dict[str, Any],
         recipe: Recipe,
         quiet: bool = False,
+        seat: int | None = None,
+        keeps: bool | None = None,
     ) -> None:
-        self.directory, self.is_first, self.num_workers = directory, rank == 0, num_workers
+        """The seat is what its events are called by, where that is not its rank; who keeps writes log and summary."""
+        self.directory, self.num_workers = directory, num_workers
+        self.keeps = rank == 0 if keeps is None else keeps
         self.facts = facts
-        self.console = Console(directory.log_file, self.is_first, quiet)
-        events_file = directory.events / f"rank{rank}.jsonl"
+        self.console = Console(directory.log_file, self.keeps, quiet)
+        events_file = directory.events / f"rank{rank if seat is None else seat}.jsonl"
         self._steps = _steps_of(events_file)
         self._events = EventWriter(events_file)
-        self._mirrors = list(_mirrors(directory, recipe)) if self.is_first else []
+        self._mirrors = list(_mirrors(directory, recipe)) if rank == 0 else []
 
     def forget_after(self, step: int) -> None:
         """A resumed run repeats the steps after its checkpoint: they count once."""
@@ -84,7 +88,7 @@ class Writer:
             **self.facts,
             **values,
         }
-        if self.is_first:
+        if self.keeps:
             write_json(self.directory.summary_file, finite(summary))
         return summary
 

@@ -43,6 +43,20 @@ def start(folder: str, run: str, spec: dict[str, Any], recipe: str, python: str,
     return process.pid
 
 
+def start_again(folder: str, run: str, job_id: str, python: str) -> int:
+    """Starts the agent of a job that was killed here, to join the others again; 0 where another job came since."""
+    path = _path(folder, run)
+    with open(os.path.join(path, "job", "spec.json"), encoding="utf-8") as file:
+        spec = json.load(file)
+    if spec["id"] != job_id or alive(job_id):
+        return 0
+    name = spec["members"][spec["node"]]["name"]
+    with open(os.path.join(path, "logs", name + ".txt"), "ab") as log:
+        process = _launch(os.path.expanduser(python), path, {**spec["environment"], "KONVOI_JOB": job_id}, log)
+    _write(_agent_file(path), str(process.pid))
+    return process.pid
+
+
 def checkpoints(folder: str, run: str) -> list[str]:
     """The names of those that are here."""
     return sorted(os.path.basename(found) for found in _matching(_path(folder, run), "checkpoints/step-*"))

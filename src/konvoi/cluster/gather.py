@@ -1,0 +1,216 @@
+"""After a fault: the agents that are left find each other again, without anyone who must be there.
+
+Each asks all others how they stand (door.py). The one with the lowest number, once those whom it reaches may go on
+(quorum.py), proposes a lineup on its own card; whoever is named there goes to the meeting that it opens. A lineup runs
+only when all of it have come; otherwise all gather once more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from konvoi.cluster.door import Answer, Door, ask
+from konvoi.cluster.faults import Tally, why_not
+from konvoi.cluster.job_spec import Failure, JobSpec
+from konvoi.cluster.quorum import Lineup, Voter, may_go_on, to_outvote
+from konvoi.config.sections import Faults
+from konvoi.errors import HostError
+
+ASK_SECONDS = 2.0
+LOOK_SECONDS = 0.3
+# Who says nothing for so long is left out; who still runs has not heard of the fault, and soon will.
+SETTLE_SECONDS = 4.0
+RUNNING_SECONDS = 30.0
+# For the others to read that all ends.
+FAREWELL_SECONDS = 5.0
+KNOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    lineup: Lineup
+    port: int
+    """Where its lowest number opens the next meeting."""
+    tally: Tally
+    veterans: tuple[int, ...]
+    """Hosts that ran last: their checkpoints are of the run's own history."""
+    failure: Failure | None = None
+    """Why all end instead."""
+
+    @classmethod
+    def from_card(cls, told: Mapping[str, Any]) -> Proposal:
+        failure = Failure(**told["failure"]) if told["failure"] else None
+        return cls(_lineup(told["lineup"]), told["port"], Tally(**told["tally"]), tuple(told["veterans"]), failure)
+
+
+@dataclass
+class Circle:
+    """What this agent knows and tells of all agents of a training."""
+
+    spec: JobSpec
+    """All hosts, whoever is there just now."""
+    door: Door
+    ports: list[int]
+    """Of everyone's doors."""
+    faults: Faults
+    who: str = field(default_factory=lambda: uuid.uuid4().hex)
+    votes: tuple[Lineup, ...] = ()
+    """The last lineup that ran with this host, and those that were tried since."""
+    tally: Tally = field(default_factory=Tally)
+
+    def publish(self, phase: str, **more: Any) -> None:
+        votes = [asdict(lineup) for lineup in self.votes]
+        self.door.card = {"who": self.who, "phase": phase, "votes": votes, "tally": asdict(self.tally), **more}
+
+    def formed(self, lineup: Lineup) -> None:
+        """All of it have come: from now on it is what must be outvoted."""
+        self.votes = (lineup,)
+        self.door.card = {**self.door.card, "votes": [asdict(lineup)]}
+
+    def look(self, nodes: Iterable[int] | None = None) -> dict[int, Answer]:
+        """How the others stand, by number; asked at the same time."""
+        others = [node for node in nodes or range(len(self.spec.members)) if node != self.spec.node]
+        with ThreadPoolExecutor(max(1, len(others))) as pool:
+            return dict(zip(others, pool.map(self._ask, others), strict=True))
+
+    def gather(self, failure: Failure | None, step: int, told: Callable[[str], None]) -> Proposal:
+        """Until there is a lineup with this host in it, or a reason to end; raises when it has waited too long."""
+        self.publish("gathering", failure=asdict(failure) if failure else None, step=step)
+        began_at, wait_seconds = time.monotonic(), self.faults.wait.seconds or 0.0
+        has_told = False
+        while True:
+            seen = {**self.look(), self.spec.node: self.door.card}
+            proposal = self._proposed(seen) or self._propose(seen, time.monotonic() - began_at)
+            if proposal:
+                return self._accept(proposal)
+            waited = time.monotonic() - began_at
+            if waited > wait_seconds:
+                raise self._given_up(seen)
+            if waited > RUNNING_SECONDS and not has_told:
+                has_told = True
+                told(f"waiting for {self._missing(seen)}, for {wait_seconds:g} s at most (faults.wait)")
+            time.sleep(LOOK_SECONDS)
+
+    def _ask(self, node: int) -> Answer:
+        return ask(self.spec.members[node].address, self.ports[node], self.spec.id, ASK_SECONDS)
+
+    def _proposed(self, seen: Mapping[int, Answer]) -> Proposal | None:
+        """By another that has this host in its lineup."""
+        newest = max((lineup.generation for lineup in self.votes), default=-1)
+        for _, card in sorted(_cards(seen).items()):
+            if told := card.get("proposal"):
+                proposal = Proposal.from_card(told)
+                lineup = proposal.lineup
+                if (self.spec.node, self.who) in lineup.voters and lineup.generation > newest:
+                    return proposal
+        return None
+
+    def _propose(self, seen: Mapping[int, Answer], waited: float) -> Proposal | None:
+        """A lineup of all who gather, if this host leads them and they may go on."""
+        gathering = {node: card for node, card in _cards(seen).items() if card["phase"] == "gathering"}
+        lineups = to_outvote(tuple(map(_lineup, card["votes"])) for card in gathering.values())
+        present = {(node, card["who"]) for node, card in gathering.items()}
+        if self.spec.node != min(gathering) or len(gathering) < self.faults.min_hosts:
+            return None
+        if not lineups and len(gathering) < len(self.spec.members):
+            # Nobody remembers a lineup: only all together can be sure that no other part goes on.
+            return None
+        if not may_go_on(present, _dead(seen, lineups), lineups) or not _is_settled(seen, present, lineups, waited):
+            return None
+        return self._proposal(gathering, lineups)
+
+    def _proposal(self, gathering: Mapping[int, dict[str, Any]], lineups: list[Lineup]) -> Proposal:
+        newest = max((lineup.generation for lineup in lineups), default=0)
+        voters = tuple(sorted((node, str(card["who"])) for node, card in gathering.items()))
+        ran_last = [node for node, who in voters if not lineups or (node, who) in lineups[0].voters]
+        tally = max((Tally(**card["tally"]) for card in gathering.values()), key=lambda tally: tally.restarts)
+        failure = next((Failure(**card["failure"]) for card in gathering.values() if card["failure"]), None)
+        if failure:
+            tally = tally.with_failure_after(max(card["step"] for card in gathering.values()))
+            reason = why_not(tally, failure, self.faults.max_restarts)
+            failure = replace(failure, text=reason) if reason else None
+        port = _free_port(self.spec.member.address)
+        return Proposal(Lineup(newest + 1, voters), port, tally, tuple(ran_last), failure)
+
+    def _accept(self, proposal: Proposal) -> Proposal:
+        self.votes = (*self.votes, proposal.lineup)
+        self.tally = proposal.tally
+        leads = proposal.lineup.voters[0][1] == self.who
+        self.publish("leaving" if proposal.failure else "running", proposal=asdict(proposal) if leads else None)
+        if proposal.failure and leads:
+            self._wait_for_readers(proposal)
+        return proposal
+
+    def _wait_for_readers(self, proposal: Proposal) -> None:
+        give_up_at = time.monotonic() + FAREWELL_SECONDS
+        others = [node for node, who in proposal.lineup.voters if who != self.who]
+        while others and time.monotonic() < give_up_at:
+            others = [node for node, card in _cards(self.look(others)).items() if card["phase"] == "gathering"]
+            time.sleep(LOOK_SECONDS)
+
+    def _missing(self, seen: Mapping[int, Answer]) -> str:
+        names = [self.spec.members[node].name for node, answer in sorted(seen.items()) if isinstance(answer, str)]
+        return ", ".join(names) or "the others"
+
+    def _given_up(self, seen: Mapping[int, Answer]) -> HostError:
+        waited = f"{self.faults.wait.seconds or 0:g} s"
+        problem = f"waited {waited} for {self._missing(seen)}: too few hosts are left to go on"
+        hint = "all checkpoints are kept: when the hosts are back, go on with --resume"
+        return HostError(self.spec.member.name, problem, hint)
+
+
+class Knocks(threading.Thread):
+    """Listens for hosts that are back and wait to be let in, while the training goes on without them."""
+
+    def __init__(self, circle: Circle, absent: Iterable[int]) -> None:
+        super().__init__(name="knocks", daemon=True)
+        self.has_heard = False
+        self._circle, self._absent = circle, list(absent)
+        self._over = threading.Event()
+        if self._absent:
+            self.start()
+
+    def close(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        while not self._over.wait(KNOCK_SECONDS):
+            cards = _cards(self._circle.look(self._absent))
+            self.has_heard = any(card["phase"] == "gathering" for card in cards.values())
+
+
+def _cards(seen: Mapping[int, Answer]) -> dict[int, dict[str, Any]]:
+    return {node: answer for node, answer in seen.items() if isinstance(answer, dict) and "phase" in answer}
+
+
+def _lineup(told: Mapping[str, Any]) -> Lineup:
+    return Lineup(told["generation"], tuple((node, who) for node, who in told["voters"]))
+
+
+def _dead(seen: Mapping[int, Answer], lineups: list[Lineup]) -> set[Voter]:
+    """For certain: nobody listens where it did, or another agent does."""
+
+    def is_dead(voter: Voter) -> bool:
+        answer = seen[voter[0]]
+        return answer == "refused" or (isinstance(answer, dict) and "who" in answer and answer["who"] != voter[1])
+
+    return {voter for lineup in lineups for voter in lineup.voters if is_dead(voter)}
+
+
+def _is_settled(seen: Mapping[int, Answer], present: set[Voter], lineups: list[Lineup], waited: float) -> bool:
+    """Whether nobody who ran last may still come in a moment."""
+    awaited = {voter for lineup in lineups[:1] for voter in lineup.voters} - present - _dead(seen, lineups)
+    limits = [SETTLE_SECONDS if seen[node] == "silent" else RUNNING_SECONDS for node, _ in awaited]
+    return waited >= max(limits, default=0.0)
+
+
+def _free_port(address: str) -> int:
+    door = Door(address, "")
+    door.close()
+    return door.port

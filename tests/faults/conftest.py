@@ -1,0 +1,3 @@
+from tests.processes import trainings
+
+__all__ = ["trainings"]
