@@ -1,6 +1,6 @@
 """What each way to synchronise costs in quality: multi30k-tiny at equal tokens, real training on real workers.
 
-    python benchmarks/network/quality.py [--workers 2 4] [--seeds 1 2 3] [--settings ddp diloco-8 ...] [--steps 900]
+    python benchmarks/network/quality.py [--workers 2 4] [--seeds 1 2 3] [--settings ddp diloco-8 ...] [--steps 600]
     python benchmarks/network/quality.py --extra diloco-16-still sync.name=diloco sync.local_steps=16 ...
     python benchmarks/network/quality.py --table
 
@@ -59,7 +59,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()
