@@ -110,8 +110,8 @@ class Averager:
     def _exchanged(self, rows: Tensor) -> Tensor:
         """Each row goes to its worker; from every worker comes one.
 
-        In turns, in which everyone sends to one and receives from one. gloo's all_to_all sends to all at once:
-        several streams meet at every link, and at 100 Mbit a round took a quarter longer (docs/network.md).
+        In turns, in which everyone sends to one and receives from one. gloo's all_to_all sends to all at once: several
+        streams meet at every link, and at 100 Mbit that took longer (docs/network.md).
         """
         received = torch.empty_like(rows)
         rank, count = distributed.get_rank(self.group), self.num_workers
