@@ -3,8 +3,8 @@
     python benchmarks/faults/saving.py [--rounds 5] [--folder DIR]
 
 A step is one pass forward and back over 4,096 target tokens and an update, on random pieces: that it learns nothing
-does not change its time. The hold is comparing the replicas' fingerprints (of one worker here) and copying all tensors; the
-rest is written beside the next step, which is timed too. Each round appends a row to saving.jsonl.
+does not change its time. The hold is taking the weights' fingerprint and copying all tensors; the rest is
+written beside the next step, which is timed too. Each round appends a row to saving.jsonl.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def main() -> None:
     print(f"held up: {middle['held_seconds'] / middle['step_seconds']:.1%} of a step")
 
 
-def measured(
-    model: Model, optimizer: torch.optim.Optimizer, stored: Checkpoints, number: int
-) -> dict[str, float | str]:
+def measured(model: Model, optimizer: torch.optim.Optimizer, stored: Checkpoints, number: int) -> dict[str, Any]:
     step_seconds = step(model, optimizer)
     saver, started = Saver(), time.perf_counter()
     fingerprint(model.parameters())
