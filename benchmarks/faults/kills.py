@@ -150,7 +150,11 @@ def kill_once(training: Training, kill: Kill, waits_for_all: bool) -> dict[str, 
     was_hit = wait(training, lambda: training.is_at(kill.moment, kill.node), 20.0)
     seen_by = next(n for n in range(NUM_HOSTS) if n != kill.node)
     before, began_at = training.last(seen_by, "step"), time.time()
-    training.strike(kill)
+    try:
+        training.strike(kill)
+    except ProcessLookupError:
+        # It has just ended.
+        return None
     row = {"what": kill.what, "host": kill.node, "moment": kill.moment if was_hit else "training"}
     mended_at = began_at
     if kill.what != "worker" and waits_for_all:

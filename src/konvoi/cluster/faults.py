@@ -13,8 +13,8 @@ from konvoi.cluster.job_spec import Failure
 from konvoi.run_directory import RunDirectory
 from konvoi.telemetry.events import EventWriter
 
-# A worker that is killed so often without a single new step will be killed again: memory does not suffice.
-MAX_IN_VAIN = 3
+# What is killed so often without a single new step will be killed again: memory does not suffice.
+MAX_IN_VAIN = 10
 # Of a rank's events: the last few are within it, also the long one of an evaluation with its samples.
 TAIL_BYTES = 1 << 18
 DOING = {

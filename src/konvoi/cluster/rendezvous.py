@@ -97,6 +97,8 @@ class Board:
         self._store = _open(spec, timeout)
         self._said = {(what, node): "" for what in SAID for node in range(len(spec.members))}
         self._failure = ""
+        self._gone = ""
+        """How the first host, which serves the store, was lost."""
         self._last_words: dict[Said, str] = {}
         self._outbox: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._heard_at = time.monotonic()
@@ -135,10 +137,12 @@ class Board:
             told = json.loads(self._failure)
             return Failure(**told["failure"]), told["exit_code"]
         silence = time.monotonic() - self._heard_at
-        if self.all_said("ended") or (silence < SILENCE_SECONDS and not self._is_cut):
+        if not self._gone and not self.all_said("ended") and (silence >= SILENCE_SECONDS or self._is_cut):
+            self._gone = "its connection is closed" if self._is_cut else f"no answer for {silence:.0f} s"
+        if not self._gone:
             return None
-        how = "its connection is closed" if self._is_cut else f"no answer for {silence:.0f} s"
-        return Failure(self.spec.members[0].name, None, _gone(how), "lost"), OUR_FAULT
+        # For good, should it answer again: whoever asked before has ended its workers.
+        return Failure(self.spec.members[0].name, None, _gone(self._gone), "lost"), OUR_FAULT
 
     def close(self) -> None:
         """The first host waits a little: without its store the others would not learn why all ends."""
