@@ -170,7 +170,8 @@ class Checkpoints:
                 return self.folder / name, "; ".join(problems)
             problems.append(f"{name} is {problem}")
         # All that the index knows are gone or damaged: an older one that was among the best may be whole.
-        intact = self.intact()
+        latest = max(self.index()["last"], default="")
+        intact = [path for path in self.intact() if path.name <= latest]
         if intact and problems:
             return intact[0], "; ".join(problems)
         self.verify(self.last())
