@@ -1,19 +1,23 @@
-# make demo   trains a small translator and shows what it learnt
-# make test   runs all tests
-# make check  runs the linters
-# make setup  makes .venv alone
+# make demo       trains a small translator and shows what it learnt
+# make test       runs all tests but a few long ones
+# make test-long  runs those
+# make check      runs the linters
+# make setup      makes .venv alone
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: demo test check setup clean
+.PHONY: demo test test-long check setup clean
 
 demo: $(STAMP)
 	$(BIN)/konvoi train demo
 
 test: $(STAMP)
 	$(BIN)/pytest
+
+test-long: $(STAMP)
+	$(BIN)/pytest -m long
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -127,10 +127,11 @@ def test_mpirun_over_two_hosts_trains_as_one_machine(two_hosts: Hosts, tiny_reci
     first, second = (run_of(host, "mpi") for host in two_hosts)
     assert losses(first) == expected(3)
     assert (first.summary()["hosts"], first.summary()["workers"]) == (2, 3)
-    # Without a shared disk, every host has the events of its own workers, and the first all else.
+    # Without a shared disk, every host has the events of its own workers and the checkpoints, the first all else.
     assert {path.name for path in first.events.iterdir()} == {"rank0.jsonl", "rank1.jsonl"}
     assert {path.name for path in second.events.iterdir()} == {"rank2.jsonl"}
-    assert not any(second.checkpoints.iterdir())
+    saved = [sorted(path.name for path in run.checkpoints.glob("step-*")) for run in (first, second)]
+    assert saved[0] == saved[1] != []
     assert not any(host.process_ids() for host in two_hosts)
 
 
@@ -153,6 +154,7 @@ def torchrun_words(hosts: Hosts, number: int, words: tuple[object, ...]) -> list
     return [*TORCHRUN, 1, "--nnodes", 2, "--node-rank", number, *place, "--no-python", "--", *AT_HOME, *words]
 
 
+@pytest.mark.long
 def test_torchrun_on_two_hosts_trains_as_one_machine(two_hosts: Hosts, tiny_recipe: Path, expected: Expected) -> None:
     words = (tiny_recipe, "--run", "runs/torchrun", *SHORT)
     with (
@@ -173,6 +175,7 @@ def srun_variables(number: int) -> dict[str, str]:
     return {**job, **{f"SLURM_STEP_{name}": value for name, value in step.items()}, **own}
 
 
+@pytest.mark.long
 def test_slurms_variables_are_enough_for_two_hosts(two_hosts: Hosts, tiny_recipe: Path, expected: Expected) -> None:
     words = [*AT_HOME, tiny_recipe, "--run", "runs/slurm", *SHORT]
     with (
@@ -261,6 +264,7 @@ def test_nothing_is_open_to_the_world_and_nothing_outlives_a_killed_worker(two_h
     assert "please report" not in result.stderr
 
 
+@pytest.mark.long
 @needs_mpirun
 def test_a_training_that_is_interrupted_goes_on(two_hosts: Hosts, tiny_recipe: Path) -> None:
     first, second = (run_of(host, "interrupted") for host in two_hosts)
