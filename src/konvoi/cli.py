@@ -6,6 +6,7 @@ Nothing here imports torch, and what does is imported by the command that needs 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
 import traceback
@@ -16,9 +17,6 @@ import typer
 from typer.core import TyperGroup
 
 from konvoi import __version__, exit_codes
-from konvoi.commands.cluster import app as cluster_app
-from konvoi.commands.data import app as data_app
-from konvoi.commands.recipes import app as recipes_app
 from konvoi.errors import MachineError, UserError
 
 # Of typer's own errors this one has no public name.
@@ -35,8 +33,22 @@ OF_THE_MACHINE = {
 }
 
 
+# Commands that have commands: imported when one is asked for, since they would take half a second of every command.
+GROUPS = ("recipes", "data", "cluster")
+
+
 class Commands(TyperGroup):
     """Turns what a command raises into the words and the exit code that the user sees."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *GROUPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in GROUPS:
+            return super().get_command(ctx, cmd_name)
+        group = typer.main.get_command(importlib.import_module(f"konvoi.commands.{cmd_name}").app)
+        group.name = cmd_name
+        return group
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -95,9 +107,6 @@ app = typer.Typer(
     help="Trains translation and image models over a few ordinary machines, and knows why a run is fast or slow.",
     epilog="Start with: konvoi train demo",
 )
-app.add_typer(recipes_app, name="recipes")
-app.add_typer(data_app, name="data")
-app.add_typer(cluster_app, name="cluster")
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A name of konvoi recipes list, or a .toml file.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, as in runs/demo-20261115-204512.")]

@@ -16,14 +16,11 @@ from konvoi.data.subwords import Subwords
 from konvoi.errors import BundleError
 from konvoi.parallel import usable_cores
 
-MODEL_FILE = "model.bin"
 # Written by export/lexicon.py; CTranslate2 looks for it under this name.
 VOCABULARY_MAP_FILE = "vmap.txt"
 # The fewer sentences share a batch, the fewer pieces their vocabulary map leaves; with very few the products get small.
 # Of 32 to 2,048 tokens this was best: with a map 4 to 15 % less processor time than 256 (tiny, beam 5, 2026-11-16).
 MAX_TOKENS_PER_BATCH = 128
-# A sentence alone gets all cores where a step is work enough to share, and the second copy of the weights is small.
-MIN_SHARED_BYTES, MAX_SHARED_BYTES = 16 << 20, 128 << 20
 
 
 def open_translator(bundle: Bundle, variant: str | None = None, threads: int | None = None) -> BundleTranslator:
@@ -50,18 +47,17 @@ class BundleTranslator(PieceTranslator):
         self._folder, self._num_threads = folder, num_threads
         self.uses_map = (folder / VOCABULARY_MAP_FILE).is_file()
         (self._end,) = self.subwords.pieces([Subwords.EOS])
-        # Many sentences: a translator of one thread for each core, which never wait for each other.
-        self._many = _engine(folder, inter_threads=num_threads, intra_threads=1)
-        self._alone: Any = None
+        # A translator of one thread for each core, which never wait for each other. All cores for one sentence took
+        # twice as long as one of them (docs/lab-notes.md).
+        self._engine: Any = _engine(folder, inter_threads=num_threads, intra_threads=1)
 
     def search(
         self, sources: list[Source], *, beam: int | None, num_best: int, with_attention: bool
     ) -> list[list[Found]]:
         beam = max(beam or self._beam, num_best)
-        engine = self._engine_for(len(sources))
         # All are given away before the first is waited for.
         begun = [
-            (batch, self._begin(engine, [sources[index] for index in batch], beam, with_attention))
+            (batch, self._begin([sources[index] for index in batch], beam, with_attention))
             for batch in _batches([len(source.ids) for source in sources], self._num_threads)
         ]
         results: list[list[Found]] = [[] for _ in sources]
@@ -70,8 +66,8 @@ class BundleTranslator(PieceTranslator):
                 results[index] = self._found(result.result(), num_best)
         return results
 
-    def _begin(self, engine: Any, sources: list[Source], beam: int, with_attention: bool) -> Any:
-        return engine.translate_batch(
+    def _begin(self, sources: list[Source], beam: int, with_attention: bool) -> Any:
+        return self._engine.translate_batch(
             [source.pieces for source in sources],
             asynchronous=True,
             use_vmap=self.uses_map,
@@ -90,18 +86,9 @@ class BundleTranslator(PieceTranslator):
             attention = tuple(tuple(row) for row in result.attention[number][: len(pieces)])
         return Found(pieces, score, attention)
 
-    def _engine_for(self, num_sentences: int) -> Any:
-        """One sentence is shared out among all cores, several sentences are a core's each."""
-        num_bytes = (self._folder / MODEL_FILE).stat().st_size
-        if num_sentences != 1 or self._num_threads == 1 or not MIN_SHARED_BYTES <= num_bytes <= MAX_SHARED_BYTES:
-            return self._many
-        if self._alone is None:
-            self._alone = _engine(self._folder, inter_threads=1, intra_threads=self._num_threads)
-        return self._alone
-
     def close(self) -> None:
         """Ends its threads and frees the weights."""
-        self._many = self._alone = None
+        self._engine = None
 
 
 def _engine(folder: Path, **threads: int) -> Any:

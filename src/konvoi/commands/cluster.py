@@ -9,7 +9,9 @@ import typer
 
 from konvoi.cluster.hosts import DEFAULT_FILE
 
-app = typer.Typer(no_args_is_help=True, help="The machines of a training: list them, check them, set them up.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The machines of a training: list them, check them, set them up."
+)
 
 ClusterFile = Annotated[Path, typer.Option("--cluster", metavar="FILE", help="The cluster file.")]
 RecipeName = Annotated[str | None, typer.Option("--recipe", metavar="RECIPE", help="Also the data that it needs.")]

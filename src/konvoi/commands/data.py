@@ -21,7 +21,9 @@ from konvoi.images.image_set import ImageSet, image_sets
 from konvoi.images.prepare import prepare_images
 from konvoi.images.sets import DEMO_IMAGES, IMAGE_SETS
 
-app = typer.Typer(no_args_is_help=True, help="List, get, prepare and describe corpora and pictures.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, get, prepare and describe corpora and pictures."
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Source = Annotated[Path | None, typer.Option(help="Training text, one sentence a line; plain, .gz, .xz or .zst.")]

@@ -17,7 +17,7 @@ from konvoi.config.section import Section
 from konvoi.errors import UserError
 from konvoi.folder import write_whole
 
-app = typer.Typer(no_args_is_help=True, help="List, show, copy and check recipes.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, copy and check recipes.")
 
 NameOrFile = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name, or a .toml file.")]
 
