@@ -32,7 +32,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_list_of_commands_is_complete():
     group = typer.main.get_command(cli.app)
-    found = {(name, *rest) for name, command in group.commands.items() for rest in _children(command)}
+    context = typer.Context(group)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    found = {(name, *rest) for name, command in commands.items() for rest in _children(command)}
     assert found == set(COMMANDS)
 
 

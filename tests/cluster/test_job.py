@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts import wait_until
 
 from konvoi.cluster.far import jobs
 from konvoi.cluster.follow import PATIENCE_SECONDS, Followers, is_expected, patterns
@@ -161,6 +162,8 @@ def test_a_run_is_started_once(tmp_path, agent):
         assert json.loads((run / "job/spec.json").read_text())["environment"]["KONVOI_HOME"] == str(
             Path("~/x").expanduser()
         )
+        # A process that is just becoming another program shows no environment for a moment.
+        wait_until(lambda: jobs.alive(job_id))
         with pytest.raises(jobs.Refused, match="right now"):
             start(tmp_path, agent, uuid.uuid4().hex)
     finally:

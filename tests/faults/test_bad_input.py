@@ -139,8 +139,10 @@ def all_commands() -> Iterator[str]:
     """As the program itself knows them: "train", "data get"."""
     import typer
 
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        inner = getattr(command, "commands", None)
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        inner = getattr(group.get_command(context, name), "commands", None)
         yield from (f"{name} {one}" for one in inner) if inner else (name,)
 
 

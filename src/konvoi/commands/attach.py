@@ -293,21 +293,26 @@ def _pull_best(job: Job) -> None:
 def _attach_here(run: RunDirectory, local: LocalJob) -> int:
     # Raises where it is trained elsewhere, before the view opens anything.
     local.process_ids()
+    try:
+        _show_until_its_end(run, local)
+    except KeyboardInterrupt:
+        typer.echo(f"the training goes on\n{further_commands(run.path)}", err=True)
+        return exit_codes.DONE
+    # Without its progress: what it ended with.
+    typer.echo(local.log.read_text(encoding="utf-8", errors="replace"), nl=False)
+    codes = {"finished": exit_codes.DONE, "interrupted": exit_codes.INTERRUPTED}
+    return codes.get(run.summary().get("status", ""), exit_codes.OUR_FAULT)
+
+
+def _show_until_its_end(run: RunDirectory, local: LocalJob) -> None:
     view = View(run, {}, skip_old=True)
     try:
         while local.is_alive():
             view.refresh()
             time.sleep(LOOK_SECONDS)
-    except KeyboardInterrupt:
+        view.refresh()
+    finally:
         view.close(has_failed=False)
-        typer.echo(f"the training goes on\n{further_commands(run.path)}", err=True)
-        return exit_codes.DONE
-    view.refresh()
-    view.close(has_failed=False)
-    # Without its progress: what it ended with.
-    typer.echo(local.log.read_text(encoding="utf-8", errors="replace"), nl=False)
-    codes = {"finished": exit_codes.DONE, "interrupted": exit_codes.INTERRUPTED}
-    return codes.get(run.summary().get("status", ""), exit_codes.OUR_FAULT)
 
 
 def _text(line: bytes) -> str:
