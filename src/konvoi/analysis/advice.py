@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import pkgutil
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 from konvoi.analysis.devices import cores_busy_percent
 from konvoi.analysis.findings import Findings
@@ -47,9 +45,8 @@ def advise(found: Findings, cause: Cause) -> list[Advice]:
 def _half_precision(found: Findings) -> Iterator[Advice]:
     if found.run.setting("sync.name", "ddp") != "ddp":
         return
-    how = "--set sync.name=fp16" if "fp16" in _sync_names() else "a sync that sends gradients in half precision"
     after = found.step_seconds - found.exchange.exposed + found.exchange.exposed_if(bytes_factor=0.5)
-    yield Advice("half precision gradients", how, found.step_seconds, after)
+    yield Advice("half precision gradients", "--set sync.name=fp16", found.step_seconds, after)
 
 
 def _local_steps(found: Findings) -> Iterator[Advice]:
@@ -61,13 +58,6 @@ def _local_steps(found: Findings) -> Iterator[Advice]:
     words = f"one exchange in {LOCAL_STEPS} steps, the workers' weights parting meanwhile"
     after = found.step_seconds - found.exchange.exposed + left
     yield Advice(words, f"--set sync.name=diloco --set sync.local_steps={LOCAL_STEPS}", found.step_seconds, after)
-
-
-def _sync_names() -> set[str]:
-    """Without importing them: they need torch."""
-    package = find_spec("konvoi.sync")
-    assert package is not None
-    return {module.name for module in pkgutil.iter_modules(package.submodule_search_locations)}
 
 
 def _accumulate(found: Findings) -> Iterator[Advice]:

@@ -51,7 +51,7 @@ class Beat:
 
 
 class Watchdog:
-    """Looks once a second; `ended` is told what it says before the worker ends."""
+    """Looks once a second, on a thread of its own."""
 
     def __init__(self, rank: int, size: int, timeline: Timeline, folder: Path, hang_seconds: float) -> None:
         self.rank, self.size, self.timeline, self.folder = rank, size, timeline, folder / STACKS_FOLDER
