@@ -61,7 +61,8 @@ def launched(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A worker's body, and what comes of two of them that may be restarted a hundred times."""
     program = (
         "import os, sys; from konvoi.cluster.launch import launch_local\n"
-        f"def worker(words):\n    print('began', flush=True)\n    {program}\n"
+        # In one write each: two workers share the pipe.
+        f"def worker(words):\n    os.write(1, b'began\\n')\n    {program}\n"
         "sys.exit(launch_local(worker, ['run'], 2, 100))"
     )
     words = [sys.executable, "-c", program]
