@@ -65,6 +65,8 @@ def test_a_killed_worker_is_started_again_on_all_hosts_and_nothing_differs(train
     assert same_bits(tensors(hosts.runs[1]), tensors(whole))
     (fault,) = events(hosts.runs[0], "fault")
     assert (fault["rank"], fault["host"]) == (1, "h2")
+    # As an agent that was killed when all was done and only its leave was missing: nobody is there to gather with.
+    assert ended(start_again(hosts, 1)) == DONE
 
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["the first", "the last"])

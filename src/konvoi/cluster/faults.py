@@ -69,6 +69,12 @@ def doing(run: Path, seat: int) -> str:
     return DOING[last["kind"]].format(**{"step": "?", **last}) if last else "starting"
 
 
+def has_finished(run: Path, seat: int, since: float) -> bool:
+    """Whether a worker told so, which it does when all of them have; since: the time of a clock, in seconds."""
+    last = next(last_events(_events_file(run, seat)), {})
+    return last.get("kind") == "finished" and last["time"] > since
+
+
 def last_events(path: Path) -> Iterator[dict[str, Any]]:
     """The latest first; half a line, which a killed writer leaves, is passed over."""
     try:

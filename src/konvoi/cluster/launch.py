@@ -23,7 +23,7 @@ from typing import Any
 
 from konvoi import __version__
 from konvoi.cluster.door import Door
-from konvoi.cluster.faults import Tally, doing, in_words, last_step, record, why_not
+from konvoi.cluster.faults import Tally, doing, has_finished, in_words, last_step, record, why_not
 from konvoi.cluster.gather import Circle, Knocks, Proposal
 from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
 from konvoi.cluster.quorum import Lineup
@@ -176,6 +176,8 @@ class _Host:
     """Once all have met."""
 
     def run(self) -> Outcome:
+        if self._is_done():
+            return Outcome(DONE)
         self._recall_circle()
         proposal = self._gather(None) if self.circle else None
         while True:
@@ -193,6 +195,11 @@ class _Host:
     def close(self) -> None:
         if self.circle:
             self.circle.door.close()
+
+    def _is_done(self) -> bool:
+        """Whether the agent was killed when only its leave was missing: there is nobody left to gather with."""
+        has_met = read_json(self._doors_file).get("job") == self.spec.id
+        return has_met and has_finished(self.run_path, self.spec.seats[0], self._doors_file.stat().st_mtime)
 
     def _recall_circle(self) -> None:
         """Where the agent of this host has taken part before, and was killed."""
