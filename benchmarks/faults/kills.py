@@ -210,19 +210,24 @@ def faults_of(training: Training, reference: RunDirectory | None) -> list[str]:
             found.append("losses differ from the undisturbed run's")
         if not same_bits(tensors(run, step=NUM_STEPS), tensors(reference, step=NUM_STEPS)):
             found.append("weights differ from the undisturbed run's")
-    if (position := state(run)["position"]) != _expected_position(run, whole):
-        found.append(f"{position} micro-batches were used, not {_expected_position(run, whole)}")
+    if (position := state(run)["position"]) != (expected_position := _expected_position(training.runs)):
+        found.append(f"{position} micro-batches were used, not {expected_position}")
     return found
 
 
-def _expected_position(run: RunDirectory, node: int) -> int:
-    """Every step takes one micro-batch of each worker that it was made with; a repeated one, as the last time."""
-    taken, workers = dict.fromkeys(range(1, NUM_STEPS + 1), NUM_HOSTS), NUM_HOSTS
-    for event in run.events_of(node):
-        workers = event["workers"] if event["kind"] == "started" else workers
-        if event["kind"] == "step":
-            taken[event["step"]] = workers
-    return sum(taken.values())
+def _expected_position(runs: list[RunDirectory]) -> int:
+    """Every step takes one micro-batch of each worker that it was made with; a repeated one, as the last time.
+
+    A host that was away does not know of the steps that the others made: all of them are asked.
+    """
+    made: dict[int, tuple[float, int]] = {}
+    for node, run in enumerate(runs):
+        workers = NUM_HOSTS
+        for event in run.events_of(node):
+            workers = event["workers"] if event["kind"] == "started" else workers
+            if event["kind"] == "step":
+                made[event["step"]] = max(made.get(event["step"], (0.0, 0)), (event["time"], workers))
+    return sum(workers for _, workers in made.values())
 
 
 def run_one(trainings: Trainings, prefix: str, seed: int, reference: RunDirectory) -> list[dict[str, Any]]:
