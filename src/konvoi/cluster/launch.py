@@ -184,6 +184,8 @@ class _Host:
             outcome, is_regroup = self._run_generation(proposal)
             if not self.circle or (self._is_final(outcome) and not is_regroup):
                 return outcome
+            if self._is_done():
+                return Outcome(DONE)
             proposal = self._gather(outcome.failure)
             if proposal.failure:
                 return Outcome(OUR_FAULT, proposal.failure)
@@ -197,7 +199,7 @@ class _Host:
             self.circle.door.close()
 
     def _is_done(self) -> bool:
-        """Whether the agent was killed when only its leave was missing: there is nobody left to gather with."""
+        """Whether an agent, this one or another, was lost when only its leave was missing: no need to gather."""
         has_met = read_json(self._doors_file).get("job") == self.spec.id
         return has_met and has_finished(self.run_path, self.spec.seats[0], self._doors_file.stat().st_mtime)
 
