@@ -32,10 +32,10 @@ from tests import hosts as network
 from tests.processes import NUM_PAIRS, Trainings, checkpoint_steps, losses, same_bits, state, tensors
 
 from konvoi.cluster.faults import last_events
-from konvoi.cluster.job_spec import JobSpec, Member, spec_file
+from konvoi.cluster.job_spec import JobSpec, Member, spec_file, state_file
 from konvoi.data.text import read_tsv_pairs
 from konvoi.fetch.sets import KNOWN_SETS
-from konvoi.folder import write_whole
+from konvoi.folder import read_json, write_whole
 from konvoi.run_directory import RunDirectory
 
 NUM_HOSTS, NUM_STEPS, EVERY = 3, 300, 10
@@ -81,6 +81,8 @@ class Training:
         for node, run in enumerate(self.runs):
             spec_file(run.path).parent.mkdir()
             write_whole(spec_file(run.path), replace(spec, node=node).to_json())
+        self.left_behind: list[int] = []
+        """Hosts that were not back before the others had finished."""
         self.agents = [self.start(node) for node in range(NUM_HOSTS)]
 
     def start(self, node: int) -> subprocess.Popen[bytes]:
@@ -89,7 +91,20 @@ class Training:
             return subprocess.Popen([*words, str(self.runs[node].path)], stdout=log, stderr=log)
 
     def is_over(self) -> bool:
-        return all(agent.poll() is not None for agent in self.agents)
+        codes = [agent.poll() for agent in self.agents]
+        left = [node for node in range(NUM_HOSTS) if codes[node] is None]
+        if 0 in codes and all(self._waits(node) for node in left):
+            # Came back after the others had finished; konvoi train --cluster ends those as well.
+            for node in left:
+                self.agents[node].terminate()
+                self.agents[node].wait()
+                self.left_behind.append(node)
+            return True
+        return not left
+
+    def _waits(self, node: int) -> bool:
+        state = read_json(state_file(self.runs[node].path, f"h{node}"))
+        return bool(state.get("state") == "waiting")
 
     def last(self, node: int, *kinds: str) -> dict[str, Any]:
         found = last_events(self.runs[node].events / f"rank{node}.jsonl")
@@ -194,14 +209,17 @@ def _steps_until(training: Training, node: int, end: float) -> Iterator[dict[str
 
 def faults_of(training: Training, reference: RunDirectory | None) -> list[str]:
     """What is wrong with a training that has ended."""
-    found = [f"h{n} ended with {agent.returncode}" for n, agent in enumerate(training.agents) if agent.returncode]
-    whole = next((n for n in range(NUM_HOSTS) if training.agents[n].returncode == 0), None)
+    present = [node for node in range(NUM_HOSTS) if node not in training.left_behind]
+    codes = {node: training.agents[node].returncode for node in present}
+    found = [f"h{node} ended with {code}" for node, code in codes.items() if code]
+    whole = next((node for node, code in codes.items() if code == 0), None)
     if whole is None:
         return found
     run = training.runs[whole]
     if checkpoint_steps(run)[-1] != NUM_STEPS:
         found.append(f"the last checkpoint is of step {checkpoint_steps(run)[-1]}")
-    if not all(same_bits(tensors(other, step=NUM_STEPS), tensors(run, step=NUM_STEPS)) for other in training.runs):
+    others = [training.runs[node] for node in present]
+    if not all(same_bits(tensors(other, step=NUM_STEPS), tensors(run, step=NUM_STEPS)) for other in others):
         found.append("the hosts' weights differ")
     made = {event["step"]: event for event in run.events_of(whole) if event["kind"] == "step"}
     if reference:
