@@ -159,6 +159,7 @@ def _make_ready(run: Run, world: World, resume_from: restart.Source | None, was_
     with timeline("wrapping"):
         shapes = [tuple(p.shape) for p in bare_model.parameters() if p.requires_grad]
         sync.probe(lambda: _one_pass(run), recipe.train.accumulate, shapes)
+        sync.use(run.optimizer)
         run.model = sync.wrap(model)
         sync.settle(lambda: _one_pass(run))
     _tell_sync(run, world, shapes)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import Shapes, Team
@@ -17,6 +18,7 @@ class Sync:
     """The contract is in __init__.py."""
 
     agreement_lag = 0
+    rate_factor = 1.0
     replicas_differ = False
     message = ""
 
@@ -31,6 +33,9 @@ class Sync:
 
     def probe(self, one_pass: Callable[[], None], num_passes: int, shapes: Shapes) -> None:
         """Nothing to find out."""
+
+    def use(self, optimizer: Optimizer) -> None:
+        """The gradients are equal, so its state is."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model

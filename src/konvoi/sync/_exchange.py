@@ -68,6 +68,10 @@ class Averager:
             return values
         return {"fp32": self._fp32, "fp16": self._fp16, "int8": self._int8}[self.wire](values)
 
+    def exactly(self, values: Tensor) -> Tensor:
+        """In fp32, whatever the rest travels as."""
+        return self._fp32(values) if self.num_workers > 1 else values
+
     def tensors(self) -> dict[str, Tensor]:
         """What rounding cost so far; this worker's own."""
         named = {"residual": self.residual, "share_residual": self.share_residual}

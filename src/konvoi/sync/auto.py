@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
 
 from konvoi import registry
 from konvoi.config.section import Section
@@ -135,6 +136,13 @@ class Sync(_base.Sync):
     @property
     def replicas_differ(self) -> bool:  # type: ignore[override]
         return bool(self.way.replicas_differ)
+
+    def use(self, optimizer: Optimizer) -> None:
+        self.way.use(optimizer)
+
+    @property
+    def rate_factor(self) -> float:  # type: ignore[override]
+        return float(self.way.rate_factor)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         wrapped: nn.Module = self.way.wrap(model)

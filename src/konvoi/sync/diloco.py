@@ -6,7 +6,7 @@ The model is cut into fragments that take turns, and a fragment travels while th
 Douillard and others, 2025): a slow link costs nothing as long as a fragment needs no more than overlap_steps.
 
 When the new shared weights arrive, a worker moves to them and keeps what it learnt meanwhile: every local step counts
-exactly once, in this exchange or in the next.
+exactly once, in this exchange or in the next. With Adam its second moments are shared as well (_moments.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import Shapes, Team, Traffic, _base, num_values
 from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, passes
+from konvoi.sync._moments import PASSES as MOMENTS_PASSES
+from konvoi.sync._moments import Moments, num_margins
 from konvoi.telemetry.timeline import Timeline
 
 # Through a fragment, when it is sent and when it has arrived.
@@ -45,6 +48,8 @@ class Config(Section):
     """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
     wire: Wire = "int8"
     """What travels: fp32, fp16 or int8; what rounding cost is sent along next time."""
+    share_moments: bool = True
+    """With Adam: second moments as of all workers' gradients together, and the longer steps that go with them."""
     outer_rate: PositiveFloat = 1.0
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -135,10 +140,22 @@ class Sync(_base.Sync):
         self.config = config
         self.local_steps, self.overlap = config.local_steps, config.overlap
         self.agreement_lag = max(1, config.overlap)
+        self.num_replicas = team.size
+        self.adam: Adam | None = None
+        """Where its second moments are shared."""
+        self.moments: Moments | None = None
         self.fragments: list[Fragment] = []
         self.averagers: list[Averager] = []
         self.exchanger = Exchanger()
         self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
+
+    def use(self, optimizer: Optimizer) -> None:
+        if self.config.share_moments and isinstance(optimizer, Adam):
+            self.adam = optimizer
+
+    @property
+    def rate_factor(self) -> float:  # type: ignore[override]
+        return self.moments.rate_factor if self.moments else 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -149,6 +166,8 @@ class Sync(_base.Sync):
             self.team.follow_first(parameter.data for parameter in model.parameters())
         self.fragments = [Fragment(parameters, *pair) for pair in pairwise(bounds)]
         self.averagers = self.new_averagers([fragment.shared.numel() for fragment in self.fragments])
+        if self.adam:
+            self.moments = Moments(self.adam, parameters, self.num_replicas, self.averagers[-1].exactly, self.exchanger)
         self._restore(*self._loaded)
         return model
 
@@ -161,11 +180,24 @@ class Sync(_base.Sync):
         for fragment in self.fragments:
             if fragment.pending and fragment.pending.arrives_at == step:
                 self._arrive(fragment)
+        if self.moments:
+            self._share_moments(self.moments, step)
         for number in range(len(self.fragments)):
             if self._is_due(number, step):
                 self._send(number, step)
                 if self.overlap == 0:
                     self._arrive(self.fragments[number])
+
+    @torch.no_grad()
+    def _share_moments(self, moments: Moments, step: int) -> None:
+        if moments.pending and moments.pending.arrives_at == step:
+            with self.timeline("exposed_communication"):
+                moments.pending.mean.result()
+            with self.timeline("optimiser"):
+                moments.arrive(step)
+        if step % self.local_steps == 0:
+            with self.timeline("optimiser"):
+                moments.send(step, max(1, self.overlap))
 
     def _is_due(self, number: int, step: int) -> bool:
         """They take turns; the last one is due when all steps of a round are done."""
@@ -229,11 +261,12 @@ class Sync(_base.Sync):
                 for number, fragment in enumerate(self.fragments)
                 if fragment.pending
             },
+            "moments": self.moments.state() if self.moments else {},
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """What has not arrived is waited for here, and takes effect when it would have."""
-        found: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = self.moments.tensors() if self.moments else {}
         for number, fragment in enumerate(self.fragments):
             found |= {f"{number}.shared": fragment.shared, f"{number}.momentum": fragment.momentum}
             if fragment.pending:
@@ -241,7 +274,7 @@ class Sync(_base.Sync):
         return found
 
     def own_tensors(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = self.moments.own_tensors() if self.moments else {}
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
             found[f"{number}.own"] = fragment.own()
             if fragment.pending:
@@ -263,6 +296,8 @@ class Sync(_base.Sync):
     def _restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
         """Without what is its own a worker begins at the shared weights, and nothing is under way."""
         self.local_steps, self.overlap = state.get("local_steps", self.local_steps), state.get("overlap", self.overlap)
+        if self.moments:
+            self.moments.restore(state.get("moments", {}), tensors, own)
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
             if tensors:
                 fragment.shared.copy_(tensors[f"{number}.shared"])
@@ -290,12 +325,13 @@ class Sync(_base.Sync):
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """A model's worth of differences every local_steps, a fragment at a time."""
+    moments_bytes = 4 * num_margins(shapes) if config.share_moments else 0
     return Traffic(
-        bytes_per_value(config.wire) * num_values(shapes),
+        bytes_per_value(config.wire) * num_values(shapes) + moments_bytes,
         every_steps=config.local_steps,
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
         message_passes=passes(config.wire) + OUTER_PASSES,
-        training_passes=TRAINING_PASSES,
+        training_passes=TRAINING_PASSES + (MOMENTS_PASSES if config.share_moments else 0),
     )

@@ -132,7 +132,7 @@ class LocalSteps(diloco.Sync):
 
     def __init__(self, config: diloco.Config, team: Team, timeline: Timeline) -> None:
         super().__init__(config, team, timeline)
-        self.local, self.across, _ = _parts(team)
+        self.local, self.across, self.num_replicas = _parts(team)
         self.inside = ddp.Sync(ddp.Config(), self.local, timeline)
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -158,7 +158,12 @@ class _HostAverager(Averager):
         self.local = local
 
     def __call__(self, values: Tensor) -> Tensor:
-        mean = super().__call__(values)
+        return self._handed_out(super().__call__(values))
+
+    def exactly(self, values: Tensor) -> Tensor:
+        return self._handed_out(super().exactly(values))
+
+    def _handed_out(self, mean: Tensor) -> Tensor:
         if self.local is not None:
             distributed.broadcast(mean, group=self.local, group_src=0)
         return mean

@@ -1,0 +1,137 @@
+"""Adam's second moments for workers that train apart: as if each had seen what all of them see.
+
+Adam divides by the root of its gradients' mean square, which is mostly noise. In one K-th of the batch there is K times
+as much of it: a worker alone takes steps that are shorter by the root of K than those of all together, and so does the
+mean of them; of a word that only one has met, shorter still. That is most of what local steps cost at a moderate rate
+(docs/network.md). So a worker's second moments become the sum over all workers. It knows its own exactly, and those of
+the others, as of the last exchange, by the means of a matrix's rows and columns (as Adafactor does; Shazeer and Stern,
+2018). The mean of K gradients has that sum for its mean square, divided by the square of K: steps are longer by K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from konvoi.sync import Shapes
+from konvoi.sync._exchange import Exchanger
+
+# Through all second moments, for each exchange: the means, the former sum taken out and the new one put in.
+PASSES = 5
+
+
+@dataclass
+class Pending:
+    arrives_at: int
+    mean: Future[Tensor]
+    """Of all workers' margins."""
+    sent: Tensor
+
+
+class Moments:
+    """Margins are the means of all matrices' rows and columns, and vectors as they are, end to end."""
+
+    def __init__(
+        self,
+        adam: Adam,
+        parameters: Sequence[nn.Parameter],
+        num_workers: int,
+        average: Callable[[Tensor], Tensor],
+        exchanger: Exchanger,
+    ) -> None:
+        self.adam, self.parameters, self.num_workers = adam, parameters, num_workers
+        self._average, self._exchanger = average, exchanger
+        self.others = torch.zeros(num_margins([parameter.shape for parameter in parameters]))
+        """The sum over the other workers that was put in last."""
+        self.others_at = 0
+        self.pending: Pending | None = None
+
+    @property
+    def rate_factor(self) -> float:
+        """Before anything is known of the others, they are taken to be like this one."""
+        return self.num_workers if self.others_at else math.sqrt(self.num_workers)
+
+    def send(self, step: int, overlap: int) -> None:
+        if self.pending:
+            self.arrive(step)
+        own = margins(self._second_moments()).sub_(self._others_now(step)).clamp_(min=0)
+        mean = self._exchanger.submit(lambda: self._average(own.clone()))
+        self.pending = Pending(step + overlap, mean, own)
+
+    def arrive(self, step: int) -> None:
+        assert self.pending
+        before = self._others_now(step)
+        self.others = (self.num_workers * self.pending.mean.result() - self.pending.sent).clamp_(min=0)
+        self.others_at = step
+        self.pending = None
+        put_in(self._second_moments(), before, self.others)
+
+    def _others_now(self, step: int) -> Tensor:
+        """Every step has taken its share of it."""
+        beta2 = float(self.adam.param_groups[0]["betas"][1])
+        return self.others.to(self.parameters[0].device) * beta2 ** (step - self.others_at)
+
+    def _second_moments(self) -> list[Tensor]:
+        """Zeros before the first step, which a worker may have skipped."""
+        states = [self.adam.state[parameter] for parameter in self.parameters]
+        found = [state.get("exp_avg_sq", torch.zeros_like(p)) for state, p in zip(states, self.parameters, strict=True)]
+        return [moments.view(len(moments), -1) if moments.dim() > 1 else moments.view(-1) for moments in found]
+
+    def state(self) -> dict[str, Any]:
+        return {"others_at": self.others_at, "arrives_at": self.pending.arrives_at if self.pending else None}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"moments.mean": self.pending.mean.result()} if self.pending else {}
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        return {"moments.others": self.others} | ({"moments.sent": self.pending.sent} if self.pending else {})
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+        """All of it, or nothing where the worker has nothing of its own."""
+        self.pending = None
+        self.others, self.others_at = torch.zeros_like(self.others), 0
+        if not own:
+            return
+        device = self.parameters[0].device
+        self.others, self.others_at = own["moments.others"].to(device), state["others_at"]
+        if state["arrives_at"] is not None:
+            mean: Future[Tensor] = Future()
+            mean.set_result(tensors["moments.mean"].to(device))
+            self.pending = Pending(state["arrives_at"], mean, own["moments.sent"].to(device))
+
+
+def num_margins(shapes: Shapes) -> int:
+    sizes = [(shape[0], torch.Size(shape).numel()) for shape in shapes]
+    return sum(size if size == rows else rows + size // rows for rows, size in sizes)
+
+
+def margins(moments: Sequence[Tensor]) -> Tensor:
+    """Of matrices and vectors."""
+    return torch.cat([part for values in moments for part in _parts(values)])
+
+
+def put_in(moments: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
+    """What others' margins stand for, in place of what they stood for before."""
+    begin = 0
+    for values in moments:
+        size = sum(values.shape)
+        for sign, sums in ((-1, before[begin : begin + size]), (1, after[begin : begin + size])):
+            if values.dim() == 1:
+                values.add_(sums, alpha=sign)
+            else:
+                rows, columns = sums[: len(values)], sums[len(values) :]
+                values.addr_(rows / rows.mean().clamp(min=torch.finfo(rows.dtype).tiny), columns, alpha=sign)
+        # Rounding may lead below.
+        values.clamp_(min=0)
+        begin += size
+
+
+def _parts(values: Tensor) -> list[Tensor]:
+    return [values] if values.dim() == 1 else [values.mean(dim=1), values.mean(dim=0)]
