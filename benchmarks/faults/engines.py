@@ -223,7 +223,7 @@ def try_once(training: Programs | Konvoi, fault: str, prefix: str) -> dict[str, 
         **_stalls(training, struck_at),
         "finished": is_done,
         "joined_again": any(event["time"] > mended_at for event in training.events(struck_host)),
-        "alike": training.ends_alike(),
+        "alike": is_done and training.ends_alike(),
     }
 
 
