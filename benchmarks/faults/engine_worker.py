@@ -8,6 +8,7 @@ OUT/h<host>.jsonl gets a line for each start and step, OUT/h<host>.sha256 the we
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import socket
@@ -124,11 +125,13 @@ def under_torchft_diloco(training: Training, num_steps: int, lighthouse: str) ->
     manager = _manager(training, lighthouse, use_async_quorum=False)
     outer = torch.optim.SGD(training.model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
     with DiLoCo(manager, [training.model], training.optimizer, outer, sync_every=LOCAL_STEPS):
-        while manager.current_step() * LOCAL_STEPS < num_steps:
+        for step in itertools.count(1):
             training.optimizer.zero_grad()
             training.backward(training.model)
             training.optimizer.step()
-            training.tell("step", step=manager.current_step() * LOCAL_STEPS)
+            training.tell("step", step=step)
+            if manager.current_step() * LOCAL_STEPS >= num_steps:
+                break
     training.finish()
     manager.shutdown(wait=False)
 

@@ -231,12 +231,14 @@ def _stalls(training: Programs | Konvoi, struck_at: float) -> dict[str, Any]:
     """What the witness saw; steps in the order in which they were made."""
     steps = training.events(WITNESS)
     gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(steps) if after["time"] > struck_at]
-    furthest = itertools.accumulate((step["step"] for step in steps), max)
-    back = max(most - step["step"] for most, step in zip(furthest, steps, strict=True))
+    numbers = [step["step"] for step in steps]
+    repeated = [
+        most - number + 1 for most, number in zip(itertools.accumulate(numbers, max), numbers[1:], strict=False)
+    ]
     return {
         "went_on": steps[-1]["time"] > struck_at + STALL_SECONDS,
         "stalls_seconds": [round(gap, 1) for gap in gaps if gap > STALL_SECONDS],
-        "steps_repeated": back and back + 1,
+        "steps_repeated": max(0, *repeated),
     }
 
 
