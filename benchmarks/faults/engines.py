@@ -232,9 +232,8 @@ def _stalls(training: Programs | Konvoi, struck_at: float) -> dict[str, Any]:
     steps = training.events(WITNESS)
     gaps = [after["time"] - before["time"] for before, after in itertools.pairwise(steps) if after["time"] > struck_at]
     numbers = [step["step"] for step in steps]
-    repeated = [
-        most - number + 1 for most, number in zip(itertools.accumulate(numbers, max), numbers[1:], strict=False)
-    ]
+    furthest = itertools.accumulate(numbers, max)
+    repeated = [most - number + 1 for most, number in zip(furthest, numbers[1:], strict=False)]
     return {
         "went_on": steps[-1]["time"] > struck_at + STALL_SECONDS,
         "stalls_seconds": [round(gap, 1) for gap in gaps if gap > STALL_SECONDS],
