@@ -49,7 +49,7 @@ SETTINGS = (
 )
 PATIENCE_SECONDS = 180.0
 PORT = 29500
-# The others notice a silent host after 8 s.
+# The others notice a silent host after 4 s.
 CUT_SECONDS = (9.5, 14.0)
 AGENT_BACK_SECONDS = (0.5, 6.0)
 

@@ -130,8 +130,15 @@ def test_the_first_failure_is_the_one_of_all(boards: list[Board]) -> None:
     assert [board.failure() for board in boards] == [(first, USER)] * 3
 
 
+def all_ready(boards: list[Board]) -> None:
+    for board in boards:
+        board.say("ready")
+    wait_for(lambda: all(board.all_said("ready") for board in boards))
+
+
 def test_a_host_that_falls_silent_is_named_on_all(boards: list[Board], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", 3.0)
+    all_ready(boards)
     # As a process that is killed: no word of farewell.
     boards[1]._exchange = lambda count: time.sleep(PATIENCE_SECONDS)  # type: ignore[method-assign]
     wait_for(lambda: boards[2].failure())
@@ -148,12 +155,34 @@ def test_once_a_worker_lost_the_others_a_silent_host_is_gone_sooner(
 ) -> None:
     monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", 1000.0)
     monkeypatch.setattr(rendezvous, "SILENCE_AFTER_A_SIGN_SECONDS", 2.0)
+    all_ready(boards)
     boards[1]._exchange = lambda count: time.sleep(PATIENCE_SECONDS)  # type: ignore[method-assign]
     time.sleep(3.0)
     assert boards[2].failure() is None
     boards[2].say("sign")
     wait_for(lambda: boards[2].failure())
     assert boards[2].failure()[0].host == "h2"  # type: ignore[index]
+
+
+def test_while_data_is_prepared_a_host_may_be_silent_for_longer(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "SILENCE_BEFORE_READY_SECONDS", 1000.0)
+    boards[1]._exchange = lambda count: time.sleep(PATIENCE_SECONDS)  # type: ignore[method-assign]
+    wait_for(lambda: boards[0].doubtful() == [1])
+    time.sleep(2.0)
+    assert boards[0].failure() is None and boards[2].failure() is None
+
+
+def test_time_in_which_a_process_did_not_run_is_no_silence_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: clock[0])
+    still, found = rendezvous.Stillness(), []
+    for clock[0], sign in ((100.0, "1"), (100.5, "1"), (101.0, "1"), (160.0, "1"), (160.5, "2")):
+        found.append(still.of(sign))
+    # Half a second twice, then 59 s of which one counts; then a sign of life.
+    assert found == [0.0, 0.5, 1.0, 2.0, 0.0]
 
 
 def test_a_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,9 +23,11 @@ from konvoi.config.sections import Faults
 from konvoi.errors import HostError
 
 ASK_SECONDS = 2.0
-LOOK_SECONDS = 0.3
-# Who says nothing for so long is left out; who still runs has not heard of the fault, and soon will.
+LOOK_SECONDS = 0.2
+# Who says nothing for so long is left out, sooner where its silence was the fault; who still runs has not heard of the
+# fault, and soon will.
 SETTLE_SECONDS = 4.0
+SETTLE_WITHOUT_LOST_SECONDS = 1.0
 RUNNING_SECONDS = 30.0
 # For the others to read that all ends.
 FAREWELL_SECONDS = 5.0
@@ -75,18 +77,26 @@ class Circle:
 
     def look(self, nodes: Iterable[int] | None = None) -> dict[int, Answer]:
         """How the others stand, by number; asked at the same time."""
-        others = [node for node in nodes or range(len(self.spec.members)) if node != self.spec.node]
+        others = self.others() if nodes is None else list(nodes)
         with ThreadPoolExecutor(max(1, len(others))) as pool:
-            return dict(zip(others, pool.map(self._ask, others), strict=True))
+            return dict(zip(others, pool.map(self.ask, others), strict=True))
+
+    def others(self) -> list[int]:
+        return [node for node in range(len(self.spec.members)) if node != self.spec.node]
+
+    def dead_of(self, nodes: Iterable[int]) -> list[int]:
+        """Those that are for certain, of hosts that run with this one."""
+        seen = self.look(nodes)
+        return [node for node, who in self.votes[0].voters if node in seen and _is_dead((node, who), seen[node])]
 
     def gather(self, failure: Failure | None, step: int, told: Callable[[str], None]) -> Proposal:
         """Until there is a lineup with this host in it, or a reason to end; raises when it has waited too long."""
         self.publish("gathering", failure=asdict(failure) if failure else None, step=step)
         began_at, wait_seconds = time.monotonic(), self.faults.wait.seconds or 0.0
-        has_told = False
+        has_told, lost, questions = False, self._lost_by(failure), _Questions(self.ask, self.others())
         while True:
-            seen = {**self.look(), self.spec.node: self.door.card}
-            proposal = self._proposed(seen) or self._propose(seen, time.monotonic() - began_at)
+            seen = {**questions.answers(), self.spec.node: self.door.card}
+            proposal = self._proposed(seen) or self._propose(seen, time.monotonic() - began_at, lost)
             if proposal:
                 return self._accept(proposal)
             waited = time.monotonic() - began_at
@@ -97,8 +107,14 @@ class Circle:
                 told(f"waiting for {self._missing(seen)}, for {wait_seconds:g} s at most (faults.wait)")
             time.sleep(LOOK_SECONDS)
 
-    def _ask(self, node: int) -> Answer:
+    def ask(self, node: int) -> Answer:
         return ask(self.spec.members[node].address, self.ports[node], self.spec.id, ASK_SECONDS)
+
+    def _lost_by(self, failure: Failure | None) -> int | None:
+        """The host whose silence was the fault."""
+        names = [member.name for member in self.spec.members]
+        is_host = failure and failure.kind == "lost" and failure.rank is None and failure.host in names
+        return names.index(failure.host) if failure and is_host else None
 
     def _proposed(self, seen: Mapping[int, Answer]) -> Proposal | None:
         """By another that has this host in its lineup."""
@@ -111,7 +127,7 @@ class Circle:
                     return proposal
         return None
 
-    def _propose(self, seen: Mapping[int, Answer], waited: float) -> Proposal | None:
+    def _propose(self, seen: Mapping[int, Answer], waited: float, lost: int | None) -> Proposal | None:
         """A lineup of all who gather, if this host leads them and they may go on."""
         gathering = {node: card for node, card in _cards(seen).items() if card["phase"] == "gathering"}
         lineups = to_outvote(tuple(map(_lineup, card["votes"])) for card in gathering.values())
@@ -121,7 +137,11 @@ class Circle:
         if not lineups and len(gathering) < len(self.spec.members):
             # Nobody remembers a lineup: only all together can be sure that no other part goes on.
             return None
-        if not may_go_on(present, _dead(seen, lineups), lineups) or not _is_settled(seen, present, lineups, waited):
+        dead = _dead(seen, lineups)
+        if not may_go_on(present, dead, lineups):
+            return None
+        awaited = {voter for lineup in lineups[:1] for voter in lineup.voters} - present - dead
+        if waited < max((_settle_seconds(seen[node], node == lost) for node, _ in awaited), default=0.0):
             return None
         return self._proposal(gathering, lineups)
 
@@ -165,6 +185,24 @@ class Circle:
         return HostError(self.spec.member.name, problem, hint)
 
 
+class _Questions:
+    """Asks all others again and again: who is silent holds up nobody's answer."""
+
+    def __init__(self, ask: Callable[[int], Answer], nodes: Sequence[int]) -> None:
+        self._ask, self._pool = ask, ThreadPoolExecutor(max(1, len(nodes)), "questions")
+        self._answers: dict[int, Answer] = dict.fromkeys(nodes, "silent")
+        self._asked: dict[int, Future[Answer]] = {}
+
+    def answers(self) -> dict[int, Answer]:
+        """The last one of each, none older than a question may take."""
+        for node in self._answers.keys() - self._asked.keys():
+            self._asked[node] = self._pool.submit(self._ask, node)
+        for future in wait(self._asked.values(), LOOK_SECONDS).done:
+            node = next(node for node, asked in self._asked.items() if asked is future)
+            self._answers[node] = self._asked.pop(node).result()
+        return dict(self._answers)
+
+
 class Knocks(threading.Thread):
     """Listens for hosts that are back and wait to be let in, while the training goes on without them."""
 
@@ -185,6 +223,24 @@ class Knocks(threading.Thread):
             self.has_heard = any(card["phase"] == "gathering" for card in cards.values())
 
 
+class Doubts(threading.Thread):
+    """Asks at the doors of hosts that may be dead; one that is need not be waited for any longer."""
+
+    def __init__(self, circle: Circle, doubtful: Callable[[], Sequence[int]], lose: Callable[[int], None]) -> None:
+        super().__init__(name="doubts", daemon=True)
+        self._circle, self._doubtful, self._lose = circle, doubtful, lose
+        self._over = threading.Event()
+        self.start()
+
+    def close(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            for node in self._circle.dead_of(self._doubtful()):
+                self._lose(node)
+
+
 def _cards(seen: Mapping[int, Answer]) -> dict[int, dict[str, Any]]:
     return {node: answer for node, answer in seen.items() if isinstance(answer, dict) and "phase" in answer}
 
@@ -194,20 +250,19 @@ def _lineup(told: Mapping[str, Any]) -> Lineup:
 
 
 def _dead(seen: Mapping[int, Answer], lineups: list[Lineup]) -> set[Voter]:
+    return {voter for lineup in lineups for voter in lineup.voters if _is_dead(voter, seen[voter[0]])}
+
+
+def _is_dead(voter: Voter, answer: Answer) -> bool:
     """For certain: nobody listens where it did, or another agent does."""
-
-    def is_dead(voter: Voter) -> bool:
-        answer = seen[voter[0]]
-        return answer == "refused" or (isinstance(answer, dict) and "who" in answer and answer["who"] != voter[1])
-
-    return {voter for lineup in lineups for voter in lineup.voters if is_dead(voter)}
+    return answer == "refused" or (isinstance(answer, dict) and "who" in answer and answer["who"] != voter[1])
 
 
-def _is_settled(seen: Mapping[int, Answer], present: set[Voter], lineups: list[Lineup], waited: float) -> bool:
-    """Whether nobody who ran last may still come in a moment."""
-    awaited = {voter for lineup in lineups[:1] for voter in lineup.voters} - present - _dead(seen, lineups)
-    limits = [SETTLE_SECONDS if seen[node] == "silent" else RUNNING_SECONDS for node, _ in awaited]
-    return waited >= max(limits, default=0.0)
+def _settle_seconds(answer: Answer, is_lost: bool) -> float:
+    """How long to wait for one who ran last, and is not here yet."""
+    if answer != "silent":
+        return RUNNING_SECONDS
+    return SETTLE_WITHOUT_LOST_SECONDS if is_lost else SETTLE_SECONDS
 
 
 def _free_port(address: str) -> int:

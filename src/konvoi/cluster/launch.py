@@ -24,7 +24,7 @@ from typing import Any
 from konvoi import __version__
 from konvoi.cluster.door import Door
 from konvoi.cluster.faults import Tally, doing, has_finished, in_words, last_step, record, why_not
-from konvoi.cluster.gather import Circle, Knocks, Proposal
+from konvoi.cluster.gather import Circle, Doubts, Knocks, Proposal
 from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
 from konvoi.cluster.quorum import Lineup
 from konvoi.cluster.rendezvous import Board, Said, serve_store
@@ -37,7 +37,7 @@ from konvoi.world import COMMAND_BEGAN, LAST_STEP_AT, SEAT, began_at
 # After Ctrl-C: for the step, or the evaluation, that goes on, and for the checkpoint.
 SHUTDOWN_SECONDS = 900.0
 # After a failure: nobody can finish a step any more.
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 1.0
 # For all hosts to start their agents.
 MEETING_SECONDS = 90.0
 # A worker that lost its connections did so because another one ended: its host tells within this time.
@@ -178,6 +178,8 @@ class _Host:
     def run(self) -> Outcome:
         if self._is_done():
             return Outcome(DONE)
+        # Torch is imported before anyone waits for this host.
+        _start_method()
         self._recall_circle()
         proposal = self._gather(None) if self.circle else None
         while True:
@@ -435,7 +437,7 @@ class _Agent:
     def _supervise(self, arguments: Sequence[str]) -> None:
         self.stop.raises = False
         workers = Workers(self.host.worker, arguments, self.spec, self.run_path)
-        began_at, knocks = time.time(), self._listen_for_knocks()
+        began_at, knocks, doubts = time.time(), self._listen_for_knocks(), self._ask_the_silent()
         try:
             self.host.started()
             while not self.board.failure() and not self.board.all_said("ended"):
@@ -446,6 +448,7 @@ class _Agent:
                 time.sleep(TICK_SECONDS)
         finally:
             knocks.close()
+            doubts.close()
             workers.end()
 
     def _listen_for_knocks(self) -> Knocks:
@@ -454,6 +457,17 @@ class _Agent:
         here = {member.name for member in self.spec.members}
         absent = [node for node, member in enumerate(circle.spec.members) if member.name not in here]
         return Knocks(circle, absent if self.spec.node == 0 else ())
+
+    def _ask_the_silent(self) -> Doubts:
+        circle = self.host.circle
+        assert circle
+        nodes = {member.name: node for node, member in enumerate(circle.spec.members)}
+        places = [nodes[member.name] for member in self.spec.members]
+
+        def doubtful() -> list[int]:
+            return [places[node] for node in self.board.doubtful()] if self.spec.node == 0 else []
+
+        return Doubts(circle, doubtful, lambda node: self.board.lose(places.index(node), "nobody listens there"))
 
     def _look_after(self, workers: Workers) -> None:
         if self.stop.is_asked:

@@ -26,10 +26,16 @@ if TYPE_CHECKING:
 
 WAITING_CONNECTIONS = 1024
 # Between two looks at the store; what this host has to say goes out at once.
-LOOK_SECONDS = 0.5
-# A host that is silent for so long is gone; where a worker has lost its connections, so much sooner.
-SILENCE_SECONDS = 8.0
-SILENCE_AFTER_A_SIGN_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+# A host that is silent for so long is gone; where a worker has lost its connections, so much sooner. One that still
+# prepares its data may not get to say anything for longer.
+SILENCE_SECONDS = 4.0
+SILENCE_AFTER_A_SIGN_SECONDS = 3.0
+SILENCE_BEFORE_READY_SECONDS = 8.0
+# Of one that is silent for so long it is worth asking whether it is still there.
+DOUBT_SECONDS = 0.8
+# The most that the time between two looks counts: a process that was not running heard nobody.
+LONGEST_LOOK_SECONDS = 1.0
 # For the others to read why it ended, before the first host takes the store away.
 FAREWELL_SECONDS = 5.0
 
@@ -83,6 +89,23 @@ def _wait_for_listener(address: str, port: int, timeout: float) -> None:
             time.sleep(0.1)
 
 
+class Stillness:
+    """How long a sign of life has not changed; only the time counts in which this process itself ran."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last_sign: object = None
+        self._looked_at = time.monotonic()
+
+    def of(self, sign: object) -> float:
+        """To be called often."""
+        now = time.monotonic()
+        passed = min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        self.seconds = self.seconds + passed if sign == self._last_sign else 0.0
+        self._last_sign, self._looked_at = sign, now
+        return self.seconds
+
+
 class Board:
     """What the hosts of a training tell each other while it goes on.
 
@@ -101,8 +124,9 @@ class Board:
         """How the first host, which serves the store, was lost."""
         self._last_words: dict[Said, str] = {}
         self._outbox: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        self._heard_at = time.monotonic()
-        self._alive = dict.fromkeys(range(len(spec.members)), (self._heard_at, ""))
+        self._num_heard = 0
+        self._still = [Stillness() for _ in spec.members]
+        """For the first host, all hosts; for the others, the first alone: it serves the store."""
         self._is_cut = False
         self._lost = set[int]()
         self._closing, self._news = threading.Event(), threading.Event()
@@ -136,13 +160,22 @@ class Board:
         if self._failure:
             told = json.loads(self._failure)
             return Failure(**told["failure"]), told["exit_code"]
-        silence = time.monotonic() - self._heard_at
-        if not self._gone and not self.all_said("ended") and (silence >= SILENCE_SECONDS or self._is_cut):
+        silence = self._still[0].of(self._num_heard) if self.spec.node else 0.0
+        if not self._gone and not self.all_said("ended") and (silence >= self._patience_seconds() or self._is_cut):
             self._gone = "its connection is closed" if self._is_cut else f"no answer for {silence:.0f} s"
         if not self._gone:
             return None
         # For good, should it answer again: whoever asked before has ended its workers.
         return Failure(self.spec.members[0].name, None, _gone(self._gone), "lost"), OUR_FAULT
+
+    def doubtful(self) -> list[int]:
+        """Hosts that may be dead, as the first host sees it: silent, or all where a worker has lost its connections."""
+        is_sign = self.any_said("sign")
+        return [
+            node
+            for node, still in enumerate(self._still)
+            if node and (is_sign or still.seconds > DOUBT_SECONDS) and not self._said["read", node]
+        ]
 
     def close(self) -> None:
         """The first host waits a little: without its store the others would not learn why all ends."""
@@ -153,8 +186,7 @@ class Board:
         self._closing.set()
         self._news.set()
         # Not for ever: it may hang in a connection that is dead, and does where it has heard nothing for long.
-        is_dead = time.monotonic() - self._heard_at > SILENCE_SECONDS
-        self._thread.join(LOOK_SECONDS if is_dead else FAREWELL_SECONDS)
+        self._thread.join(LOOK_SECONDS if self._gone else FAREWELL_SECONDS)
 
     def _all_have_read(self) -> bool:
         waited_for = [node for node, joined in enumerate(self.said("joined")) if joined and node not in self._lost]
@@ -190,23 +222,29 @@ class Board:
         values = self._store.multi_get([FAILURE, *(_key(*place) for place in self._said)])
         self._failure, *said = (value.decode() for value in values)
         self._said = dict(zip(self._said, said, strict=True))
-        self._heard_at = time.monotonic()
+        self._num_heard += 1
         if self._failure or self.all_said("ended"):
             self.say("read")
         if self.spec.node == 0 and not self._failure:
             self._look_for_lost_hosts()
 
     def _look_for_lost_hosts(self) -> None:
-        limit = SILENCE_AFTER_A_SIGN_SECONDS if self.any_said("sign") else SILENCE_SECONDS
         for node, alive in enumerate(self.said("alive")):
-            changed_at, before = self._alive[node]
-            if alive != before or not alive:
-                self._alive[node] = (self._heard_at, alive)
-            # Who has read how it ended may leave.
-            elif (silence := self._heard_at - changed_at) > limit and not self._said["read", node]:
-                lost = Failure(self.spec.members[node].name, None, _gone(f"no word for {silence:.0f} s"), "lost")
-                self._lost.add(node)
-                self.fail(lost, OUR_FAULT)
+            # Who has not come yet has its own time; who has read how it ended may leave.
+            is_expected = alive and not self._said["read", node]
+            silence = self._still[node].of(alive if is_expected else self._num_heard)
+            if silence > self._patience_seconds():
+                self.lose(node, f"no word for {silence:.0f} s")
+
+    def _patience_seconds(self) -> float:
+        if not self.all_said("ready"):
+            return SILENCE_BEFORE_READY_SECONDS
+        return SILENCE_AFTER_A_SIGN_SECONDS if self.any_said("sign") else SILENCE_SECONDS
+
+    def lose(self, node: int, how: str) -> None:
+        """Tells all that a host is gone."""
+        self._lost.add(node)
+        self.fail(Failure(self.spec.members[node].name, None, _gone(how), "lost"), OUR_FAULT)
 
 
 def _open(spec: JobSpec, timeout: float) -> TCPStore:
