@@ -2,11 +2,14 @@
 
     sudo .venv/bin/python benchmarks/faults/links.py OUT [--runs 9] [--seed 1]
 
-Hosts are network namespaces at one switch, each link as fast as RATE_MEGABITS. By turns: "flapping" (a host's link goes
-for 0.3 to 3 s, then all are there for 0.3 to 3 s, and so on to the end), "halved" (all links at half the rate from a
-random step on), "long" (cuts of 1 to 12 s, with 5 to 20 s between: silent hosts are given up after 8 s). All wait for all
-three hosts (faults.min_hosts = 3): every loss and the last weights must be the undisturbed run's, bit for bit. A row for
-each run is appended to OUT/links.jsonl.
+Hosts are network namespaces at one switch, each link as fast as RATE_MEGABITS. By turns:
+
+    flapping    a host's link goes for 0.3 to 3 s, then all are there for 0.3 to 3 s, and so on to the end
+    halved      all links at half the rate from a random step on
+    long        cuts of 1 to 12 s with 5 to 20 s between: silent hosts are given up after 8 s
+
+All wait for all three hosts (faults.min_hosts = 3): every loss and the last weights must be the undisturbed run's, bit
+for bit. A row for each run is appended to OUT/links.jsonl.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from konvoi.cluster.door import Door
 from konvoi.cluster.faults import Tally, doing, in_words, last_step, record, why_not
 from konvoi.cluster.gather import Circle, Knocks, Proposal
 from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
+from konvoi.cluster.notices import Watcher
 from konvoi.cluster.quorum import Lineup
 from konvoi.cluster.rendezvous import Board, Said, serve_store
 from konvoi.config.sections import Faults
@@ -175,6 +176,9 @@ class _Host:
     circle: Circle | None = None
     """Once all have met."""
 
+    def __post_init__(self) -> None:
+        self.notices = Watcher(self.faults.notices, lambda notice: print(notice, flush=True))
+
     def run(self) -> Outcome:
         self._recall_circle()
         proposal = self._gather(None) if self.circle else None
@@ -191,6 +195,7 @@ class _Host:
         return not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked
 
     def close(self) -> None:
+        self.notices.close()
         if self.circle:
             self.circle.door.close()
 
@@ -297,6 +302,7 @@ class Workers:
         last_step_at = last_step(Path(arguments[0]), spec.seats)[1] if is_restart else None
         self._processes: dict[int, Any] = {}
         self._stopped_at: float | None = None
+        self._over_since: float | None = None
         for local_rank, seat in enumerate(spec.seats):
             log = rank_log(run, seat) if run else None
             ranks = {**_ranks(spec, local_rank), SEAT: str(seat), LAST_STEP_AT: str(last_step_at or "")}
@@ -310,12 +316,20 @@ class Workers:
         codes = {seat: process.exitcode for seat, process in self._processes.items()}
         return {seat: code for seat, code in codes.items() if code is not None}
 
-    def stop(self) -> None:
-        """Asks them once to end in good order; kills who has not after a very long time."""
+    def stop(self, is_over_elsewhere: bool = False) -> None:
+        """Asks them once to end in good order; kills who has not after a very long time, or waits in vain."""
+        now = time.monotonic()
         if self._stopped_at is None:
-            self._stopped_at = time.monotonic()
+            self._stopped_at = now
             self._signal(signal.SIGTERM)
-        elif time.monotonic() - self._stopped_at > SHUTDOWN_SECONDS:
+            return
+        if is_over_elsewhere:
+            # All save together, so those who are left have not much to do.
+            self._over_since = self._over_since or now
+        is_too_late = now - self._stopped_at > SHUTDOWN_SECONDS or now - (self._over_since or now) > CAUSE_SECONDS
+        # Ended before it listened for signals: without it, the others would wait for ever to begin.
+        has_gap = any(-code in STOPS for code in self.exit_codes().values())
+        if is_too_late or has_gap:
             self._signal(signal.SIGKILL)
 
     def end(self) -> None:
@@ -367,7 +381,20 @@ class _Agent:
         is_asked = self.board.any_said("stop") or self.stop.is_asked
         is_interrupted = str(INTERRUPTED) in self.board.said("ended")
         self.is_regroup = is_interrupted and not is_asked and self.board.any_said("regroup")
+        if self.is_regroup and self.board.any_said("leaving"):
+            return self._leave()
         return Outcome(INTERRUPTED if is_asked or is_interrupted else DONE)
+
+    def _leave(self) -> Outcome:
+        """All have saved since a cloud takes hosts back: those end here, and for the others it is a fault."""
+        told = self.board.said("leaving")
+        who = self.spec.node if told[self.spec.node] else next(node for node, notice in enumerate(told) if notice)
+        failure = self._with_doing(Failure(self.spec.members[who].name, None, told[who], "lost"))
+        if who != self.spec.node:
+            return Outcome(INTERRUPTED, failure)
+        self.is_regroup = False
+        self.host._say(failure, f"{in_words(failure)}; saved, and leaving the others")
+        return Outcome(INTERRUPTED)
 
     def _with_doing(self, failure: Failure) -> Failure:
         """A host that is gone told nobody; its workers were where ours were."""
@@ -449,9 +476,12 @@ class _Agent:
     def _look_after(self, workers: Workers) -> None:
         if self.stop.is_asked:
             self.board.say("stop")
+        if self.host.notices.notice:
+            self.board.say("leaving", self.host.notices.notice)
+            self.board.say("regroup")
         is_stopping = self.board.any_said("stop") or self.board.any_said("regroup")
         if is_stopping:
-            workers.stop()
+            workers.stop(is_over_elsewhere=self.board.any_said("ended"))
         codes = workers.exit_codes()
         if failures := failed(codes, is_stopping):
             self._judge(*failures[0])

@@ -35,8 +35,9 @@ FAREWELL_SECONDS = 5.0
 
 # joined: with these versions   ready: with this data   sign: a worker lost its connections   stop: it was asked to
 # ended: with this exit code   read: it knows how all ended   alive: a number that grows
-# door: where it answers whoever else is gone   regroup: hosts are back; all save, and start again with them
-Said = Literal["joined", "door", "ready", "sign", "stop", "regroup", "ended", "read", "alive"]
+# door: where it answers whoever else is gone   regroup: hosts are back, or leave; all save, and start again
+# leaving: why it does, after all have saved
+Said = Literal["joined", "door", "ready", "sign", "stop", "leaving", "regroup", "ended", "read", "alive"]
 SAID: tuple[Said, ...] = get_args(Said)
 FAILURE = "konvoi/failure"
 JOB = "konvoi/job"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import typer
 
 from konvoi import exit_codes, registry
 from konvoi.cluster.launch import launch_local
+from konvoi.cluster.notices import Watcher
 from konvoi.commands import resume
 from konvoi.commands.closing import closing_lines
 from konvoi.commands.output import progress_display
@@ -148,6 +150,19 @@ def train_and_close(run: RunDirectory, request: Request, run_workers: Callable[[
 
 
 def _run_workers(run: RunDirectory, recipe: Recipe, request: Request) -> int:
+    notices = Watcher(recipe.faults.notices, _end_in_good_order)
+    try:
+        return _run_to_the_end(run, recipe, request)
+    finally:
+        notices.close()
+
+
+def _end_in_good_order(notice: str) -> None:
+    typer.echo(f"{notice}; saving, and ending", err=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run_to_the_end(run: RunDirectory, recipe: Recipe, request: Request) -> int:
     checkpoint = request.checkpoint or "last"
     if recipe.train.workers > 1:
         words = [str(run.path), *(["--resume", "--checkpoint", checkpoint] if request.resume else [])]
