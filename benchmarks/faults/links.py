@@ -1,6 +1,6 @@
 """Links of a training on three hosts go for seconds again and again, or get slow: it must end as if nothing had been.
 
-    sudo .venv/bin/python benchmarks/faults/links.py OUT [--runs 9] [--seed 1]
+    sudo .venv/bin/python benchmarks/faults/links.py OUT [--runs 9] [--seed 1] [--cases flapping halved long]
 
 Hosts are network namespaces at one switch, each link as fast as RATE_MEGABITS. By turns:
 
@@ -61,7 +61,7 @@ def run_one(trainings: Trainings, hosts: Network, case: str, seed: int, undistur
             cuts: list[float] = []
         else:
             cuts = _flap(agents, chance, case, give_up_at)
-        codes = agents.exit_codes()
+        codes = agents.exit_codes(PATIENCE_SECONDS)
         return {
             "case": case,
             "seed": seed,
@@ -120,16 +120,17 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     given = parser.parse_args()
     pairs = list(itertools.islice(read_tsv_pairs(KNOWN_SETS["demo-en-de"].embedded_path), NUM_PAIRS))
     trainings = Trainings(given.out / time.strftime("%Y%m%d-%H%M%S"), pairs)
     with made(NUM_HOSTS) as hosts:
         hosts.limit(RATE_MEGABITS)
         with Agents(trainings, hosts, *SETTINGS) as undisturbed:
-            assert undisturbed.exit_codes() == [0] * NUM_HOSTS
+            assert undisturbed.exit_codes(PATIENCE_SECONDS) == [0] * NUM_HOSTS
         rows = [{"case": "undisturbed", **_what_it_cost(undisturbed)}]
         for seed in range(given.seed, given.seed + given.runs):
-            case = CASES[(seed - given.seed) % len(CASES)]
+            case = given.cases[(seed - given.seed) % len(given.cases)]
             rows.append(run_one(trainings, hosts, case, seed, undisturbed.runs[0]))
             with (given.out / "links.jsonl").open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)

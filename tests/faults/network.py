@@ -87,10 +87,10 @@ class Agents:
         )
         return start_process(program, {})
 
-    def exit_codes(self) -> list[int | None]:
+    def exit_codes(self, patience_seconds: float = PATIENCE_SECONDS) -> list[int | None]:
         """Once they have ended; None of one that does not."""
         for process in self.processes:
-            process.join(PATIENCE_SECONDS)
+            process.join(patience_seconds)
         return [process.exitcode for process in self.processes]
 
     def are_over(self) -> bool:

@@ -66,6 +66,7 @@ def test_a_link_that_comes_and_goes_changes_no_loss(
         assert_all_is_as_in(undisturbed, agents)
 
 
+@pytest.mark.long
 def test_a_link_that_gets_half_as_fast_is_no_fault(
     trainings: Trainings, hosts: Network, undisturbed: RunDirectory
 ) -> None:

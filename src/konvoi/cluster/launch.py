@@ -28,7 +28,7 @@ from konvoi.cluster.gather import Circle, Knocks, Proposal
 from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
 from konvoi.cluster.notices import Watcher
 from konvoi.cluster.quorum import Lineup
-from konvoi.cluster.rendezvous import Board, Said, serve_store
+from konvoi.cluster.rendezvous import Board, MeetingOverError, Said, serve_store
 from konvoi.config.sections import Faults
 from konvoi.errors import HostError, UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
@@ -41,6 +41,9 @@ SHUTDOWN_SECONDS = 900.0
 GRACE_SECONDS = 3.0
 # For all hosts to start their agents.
 MEETING_SECONDS = 90.0
+# Who is killed meanwhile may come again for so long: the others then meet anew.
+FIRST_MEETING_SECONDS = 3 * MEETING_SECONDS
+MEET_AGAIN_SECONDS = 1.0
 # A worker that lost its connections did so because another one ended: its host tells within this time.
 CAUSE_SECONDS = 20.0
 TICK_SECONDS = 0.1
@@ -178,21 +181,37 @@ class _Host:
 
     def __post_init__(self) -> None:
         self.notices = Watcher(self.faults.notices, lambda notice: print(notice, flush=True))
+        self.give_up_meeting_at = time.monotonic() + FIRST_MEETING_SECONDS
+        self.told: Failure | None = None
 
     def run(self) -> Outcome:
         self._recall_circle()
         proposal = self._gather(None) if self.circle else None
         while True:
             outcome, is_regroup = self._run_generation(proposal)
-            if not self.circle or (self._is_final(outcome) and not is_regroup):
+            if self._is_final(outcome) and not is_regroup:
                 return outcome
+            if not self.circle:
+                self._meet_again(outcome)
+                continue
             proposal = self._gather(outcome.failure)
             if proposal.failure:
                 return Outcome(OUR_FAULT, proposal.failure)
 
     def _is_final(self, outcome: Outcome) -> bool:
         failure = outcome.failure
-        return not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked
+        if not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked:
+            return True
+        # Before all have met once, an error of ours would only come again.
+        return not self.circle and (failure.kind == "crashed" or time.monotonic() > self.give_up_meeting_at)
+
+    def _meet_again(self, outcome: Outcome) -> None:
+        assert outcome.failure
+        if outcome.failure != self.told:
+            self.told = outcome.failure
+            print(f"{in_words(outcome.failure).splitlines()[0]}; the hosts meet again", flush=True)
+        self.stop.raises = True
+        time.sleep(MEET_AGAIN_SECONDS)
 
     def close(self) -> None:
         self.notices.close()
@@ -242,7 +261,7 @@ class _Host:
         try:
             board = Board(spec, MEETING_SECONDS)
         except HostError as error:
-            kind: Kind = "lost" if proposal else "refused"
+            kind: Kind = "lost" if proposal or isinstance(error, MeetingOverError) else "refused"
             return Outcome(USER, Failure(error.host, None, words_of(error), kind)), False
         try:
             agent = _Agent(board, self, proposal)
@@ -420,8 +439,12 @@ class _Agent:
         door = Door(self.spec.member.address, self.spec.id)
         who = uuid.uuid4().hex
         self.board.say("door", json.dumps({"port": door.port, "who": who}))
-        while not self.board.all_said("door"):
-            self._pause()
+        try:
+            while not self.board.all_said("door"):
+                self._pause()
+        except KeyboardInterrupt:
+            door.close()
+            raise
         doors = [json.loads(told) for told in self.board.said("door")]
         circle = self.host._open_circle([told["port"] for told in doors], door)
         circle.who = who

@@ -43,6 +43,10 @@ FAILURE = "konvoi/failure"
 JOB = "konvoi/job"
 
 
+class MeetingOverError(HostError):
+    """Somebody of the meeting was lost, and it will soon be opened anew."""
+
+
 def serve_store(address: str, port: int = 0, timeout: float = 300.0) -> TCPStore:
     """A store that listens on this address only; with port 0 on any port that is free (`store.port`)."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -224,7 +228,7 @@ def _open(spec: JobSpec, timeout: float) -> TCPStore:
         raise HostError(first.name, problem, hint="its address in cluster.toml must be its own") from None
     except RuntimeError as error:
         problem = f"no training meets at {first.address}:{spec.port} ({str(error).splitlines()[0]})"
-        raise HostError(first.name, problem, hint="start again: another port will be chosen") from None
+        raise MeetingOverError(first.name, problem, hint="start again: another port will be chosen") from None
     return store
 
 
@@ -242,7 +246,7 @@ def _join(store: TCPStore, spec: JobSpec) -> None:
         problem = f"another training meets at {spec.members[0].address}:{spec.port}"
         raise HostError(spec.members[0].name, problem, hint="start again: another port will be chosen")
     if store.add(f"konvoi/times_joined/{spec.node}", 1) > 1:
-        raise HostError(spec.member.name, "takes part in this training already", hint="konvoi stop RUN ends it")
+        raise MeetingOverError(spec.member.name, "takes part in this training already", hint="konvoi stop RUN ends it")
 
 
 def _key(what: Said, node: int) -> str:
