@@ -208,4 +208,4 @@ def test_a_machine_that_trains_alone_saves_and_ends(
     assert process.returncode == INTERRUPTED, said
     assert f"{WORDS['gcp']}; saving, and ending" in said
     assert run.summary()["status"] == "interrupted"
-    assert checkpoint_steps(run) == [run.summary()["steps"]]
+    assert checkpoint_steps(run)[-1] == run.summary()["steps"] > 0
