@@ -219,6 +219,13 @@ def test_a_host_that_was_not_reached_is_a_matter_for_one_check_only() -> None:
     assert [check.TITLE for check in CHECKS if brief(check, found)] == [reachable.TITLE]
 
 
+def test_of_hosts_that_did_not_answer_nobody_says_that_they_need_no_driver() -> None:
+    found = survey(facts(1))
+    assert [finding.found for finding in driver.examine(found)] == ["not needed: no GPUs"]
+    del found.facts["h1"]
+    assert list(driver.examine(found)) == []
+
+
 def test_a_prebuilt_environment_is_not_for_setup_to_mend() -> None:
     bare = facts(1, environment=Environment("/venv"))
     assert problems(packages, survey(bare))[0].fix == "konvoi cluster setup"

@@ -14,7 +14,7 @@ import torch
 from tests.processes import Trainings, checkpoint_steps
 
 from konvoi.engine import checkpoint as module
-from konvoi.engine.checkpoint import Checkpoint, Checkpoints, damage, load, weights
+from konvoi.engine.checkpoint import Checkpoint, Checkpoints, check_room, damage, load, weights
 from konvoi.errors import CheckpointError, MachineError
 
 
@@ -242,10 +242,17 @@ SMALL = 75_000
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tiny_disk: Path) -> None:
-    with pytest.raises(MachineError, match=r"no space left for a checkpoint of 4 MB \(2 MB free\)") as caught:
+    with pytest.raises(MachineError, match=r"no space left for a checkpoint of 4\.0 MB, 2\.1 MB are free") as caught:
         Checkpoints(tiny_disk).save(checkpoint(1, size=TOO_LARGE))
     assert "checkpoint.keep" in caught.value.hint
     assert list(tiny_disk.iterdir()) == []
+
+
+def test_room_is_wanted_for_all_that_are_kept_and_one_more(tiny_disk: Path) -> None:
+    check_room(tiny_disk, 500_000, num_kept=1)
+    said = r"no space left for 5 checkpoints of 0\.5 MB \(those that are kept and one more\): 2\.5 MB, 2\.1 MB are free"
+    with pytest.raises(MachineError, match=said):
+        check_room(tiny_disk, 500_000, num_kept=4)
 
 
 def test_a_disk_that_fills_while_we_write_leaves_no_half_checkpoint(
@@ -254,7 +261,7 @@ def test_a_disk_that_fills_while_we_write_leaves_no_half_checkpoint(
     checkpoints = Checkpoints(tiny_disk)
     whole = checkpoints.save(checkpoint(1))
     monkeypatch.setattr(module, "has_room", lambda folder, needed_bytes: True)
-    with pytest.raises(MachineError, match="no space left for a checkpoint of 4 MB"):
+    with pytest.raises(MachineError, match=r"no space left for a checkpoint of 4\.0 MB"):
         checkpoints.save(checkpoint(2, size=TOO_LARGE))
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["index.json", whole.name]
     assert checkpoints.last() == whole and damage(whole) == ""

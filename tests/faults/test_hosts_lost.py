@@ -26,6 +26,8 @@ from tests.processes import (
     wait_until,
 )
 
+from konvoi.cluster.job_spec import read_spec
+from konvoi.cluster.rendezvous import connect_store
 from konvoi.exit_codes import DONE, INTERRUPTED
 
 SETTINGS = ("train.mode=train", "checkpoint.every=5 steps", "checkpoint.keep=2")
@@ -67,6 +69,27 @@ def test_a_killed_worker_is_started_again_on_all_hosts_and_nothing_differs(train
     assert (fault["rank"], fault["host"]) == (1, "h2")
     # As an agent that was killed when all was done and only its leave was missing: nobody is there to gather with.
     assert ended(start_again(hosts, 1)) == DONE
+
+
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1], ids=["the first", "another"])
+def test_an_agent_that_is_killed_before_all_have_met_is_no_end(trainings: Trainings, victim: int) -> None:
+    hosts = Hosts(trainings, (1, 1, 1), *SETTINGS, "train.duration=8 steps")
+    hosts.write_specs()
+    hosts.agents = [None] * 3  # type: ignore[list-item]
+    for node in (0, 1):
+        start_again(hosts, node)
+    spec = read_spec(hosts.runs[0].path, "")
+    store = connect_store(spec.members[0].address, spec.port)
+    # A key is there once the first host has opened the meeting; get waits for that.
+    wait_until(
+        lambda: bool(store.get(f"konvoi/joined/{victim}")) and bool(store.get("konvoi/joined/1")), hosts.agents[1]
+    )
+    hosts.agents[victim].kill()
+    hosts.agents[victim].join()
+    start_again(hosts, victim)
+    start_again(hosts, 2)
+    assert [ended(agent) for agent in hosts.agents] == [DONE] * 3
+    assert list(steps(hosts.runs[2], 2)) == list(range(1, 9))
 
 
 @pytest.mark.parametrize("victim", [0, 2], ids=["the first", "the last"])

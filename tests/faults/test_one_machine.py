@@ -27,7 +27,7 @@ from konvoi.cluster.job_spec import Failure
 from konvoi.config.duration import Length
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints
 from konvoi.engine.progress import Progress
-from konvoi.exit_codes import DONE, OUR_FAULT, USER
+from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
 from konvoi.run_directory import RunDirectory
 
 KILLED = Failure("h1", 2, "was ended by SIGKILL", "lost", "after step 7")
@@ -87,6 +87,13 @@ def test_who_is_always_killed_is_given_up(tmp_path: Path) -> None:
     # Two workers, ten times.
     assert result.stdout.split() == ["began"] * 2 * MAX_IN_VAIN
     assert f"{MAX_IN_VAIN} times in a row, without a new step" in result.stderr.splitlines()[-1]
+
+
+def test_a_stop_before_all_workers_listen_ends_those_that_wait_for_the_others(tmp_path: Path) -> None:
+    first = "signal.pause()"
+    second = "signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), 15); signal.pause(); signal.pause()"
+    result = launched(f"import signal; exec({first!r} if os.environ['RANK'] == '0' else {second!r})", tmp_path)
+    assert (result.returncode, result.stdout.split()) == (INTERRUPTED, ["began"] * 2), result.stderr
 
 
 def test_a_new_step_makes_up_for_restarts_in_vain() -> None:

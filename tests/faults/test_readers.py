@@ -129,11 +129,15 @@ EVENTS = st.lists(
     st.fixed_dictionaries(
         {
             "kind": st.sampled_from(
-                ["started", "step", "evaluation", "checkpoint", "restart", "finished", "host", "sample"]
+                ["started", "step", "evaluation", "checkpoint", "restart", "fault", "finished", "host", "sample"]
             )
         },
         optional=dict.fromkeys(
-            ("step", "time", "seconds", "loss", "bleu", "phases", "communication", "samples", "interfaces"), JSON
+            (
+                *("step", "time", "seconds", "loss", "bleu", "phases", "communication", "samples", "interfaces"),
+                *("what", "host", "rank", "doing", "message", "workers", "stall_seconds"),
+            ),
+            JSON,
         ),
     )
     | JSON,

@@ -92,7 +92,14 @@ def _train() -> Iterator[Case]:
         "override",
         "train run/recipe.toml --set model.width=4000000000 --run new",
         "`model.width=4000000000`",
-        "no space left for a checkpoint",
+        "no space left for 5 checkpoints",
+        run(),
+    )
+    yield Case(
+        "override",
+        "train run/recipe.toml --set checkpoint.keep=1000000000 --run new",
+        "`checkpoint.keep=1000000000`",
+        "no space left for 1000000002 checkpoints",
         run(),
     )
     yield Case("run directory", "train demo --run run", "another run", "holds another run", run())
@@ -102,7 +109,7 @@ def _train() -> Iterator[Case]:
         "disk", "train run/recipe.toml --run here/run", "read-only", "here/run cannot be made", run(), disk="read-only"
     )
     yield Case(
-        "disk", "train run/recipe.toml --run here/run", "full", "no space left for a checkpoint", run(), disk="full"
+        "disk", "train run/recipe.toml --run here/run", "full", "no space left for 5 checkpoints", run(), disk="full"
     )
     yield Case(
         "checkpoint",

@@ -235,3 +235,14 @@ def test_any_mix_of_events_can_be_shown(tmp_path_factory, events, samples):
     view = snapshot_of(run)
     assert drawn(view)[0].startswith("my-run")
     assert list(Lines().of(view))
+
+
+def test_faults_have_a_line_with_the_last_one(tmp_path):
+    run = made(tmp_path)
+    assert not [line for line in drawn(snapshot_of(run)) if "fault" in line]
+    fault = {"kind": "fault", "time": time.time(), "rank": 1, "host": "h2", "what": "was ended by\x1b[2J SIGKILL"}
+    run.write(0, json.dumps(fault) + "\n")
+    run.event("restart", 50, at=time.time(), workers=2, stall_seconds=2.25)
+    run.write(0, json.dumps({**fault, "time": time.time()}) + "\n")
+    line = line_with(drawn(snapshot_of(run)), "two faults")
+    assert line == "two faults, one restart, 2.2 s without a step  last: h2 rank 1: was ended by [2…"

@@ -82,6 +82,7 @@ class RankRecord:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     restarts: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
     ending: dict[str, Any] | None = None
     last_event_at: float = 0.0
 
@@ -187,6 +188,7 @@ def _read_rank(rank: int, file: Path) -> RankRecord:
         "evaluation": record.evaluations,
         "checkpoint": record.checkpoints,
         "restart": record.restarts,
+        "fault": record.faults,
     }
     steps: list[dict[str, Any]] = []
     histories = (steps, record.evaluations, record.checkpoints)

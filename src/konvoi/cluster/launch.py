@@ -26,8 +26,9 @@ from konvoi.cluster.door import Door
 from konvoi.cluster.faults import Tally, doing, has_finished, in_words, last_step, record, why_not
 from konvoi.cluster.gather import Circle, Doubts, Knocks, Proposal
 from konvoi.cluster.job_spec import Failure, JobSpec, Kind, Member, Outcome, rank_log, spec_file
+from konvoi.cluster.notices import Watcher
 from konvoi.cluster.quorum import Lineup
-from konvoi.cluster.rendezvous import Board, Said, serve_store
+from konvoi.cluster.rendezvous import Board, MeetingOverError, Said, serve_store
 from konvoi.config.sections import Faults
 from konvoi.errors import HostError, UserError
 from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
@@ -40,6 +41,9 @@ SHUTDOWN_SECONDS = 900.0
 GRACE_SECONDS = 1.0
 # For all hosts to start their agents.
 MEETING_SECONDS = 90.0
+# Who is killed meanwhile may come again for so long: the others then meet anew.
+FIRST_MEETING_SECONDS = 3 * MEETING_SECONDS
+MEET_AGAIN_SECONDS = 1.0
 # A worker that lost its connections did so because another one ended: its host tells within this time.
 CAUSE_SECONDS = 20.0
 TICK_SECONDS = 0.1
@@ -175,6 +179,11 @@ class _Host:
     circle: Circle | None = None
     """Once all have met."""
 
+    def __post_init__(self) -> None:
+        self.notices = Watcher(self.faults.notices, lambda notice: print(notice, flush=True))
+        self.give_up_meeting_at = time.monotonic() + FIRST_MEETING_SECONDS
+        self.told: Failure | None = None
+
     def run(self) -> Outcome:
         if self._is_done():
             return Outcome(DONE)
@@ -184,19 +193,34 @@ class _Host:
         proposal = self._gather(None) if self.circle else None
         while True:
             outcome, is_regroup = self._run_generation(proposal)
-            if not self.circle or (self._is_final(outcome) and not is_regroup):
+            if self._is_final(outcome) and not is_regroup:
                 return outcome
             if self._is_done():
                 return Outcome(DONE)
+            if not self.circle:
+                self._meet_again(outcome)
+                continue
             proposal = self._gather(outcome.failure)
             if proposal.failure:
                 return Outcome(OUR_FAULT, proposal.failure)
 
     def _is_final(self, outcome: Outcome) -> bool:
         failure = outcome.failure
-        return not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked
+        if not failure or failure.kind == "refused" or not self.faults.max_restarts or self.stop.is_asked:
+            return True
+        # Before all have met once, an error of ours would only come again.
+        return not self.circle and (failure.kind == "crashed" or time.monotonic() > self.give_up_meeting_at)
+
+    def _meet_again(self, outcome: Outcome) -> None:
+        assert outcome.failure
+        if outcome.failure != self.told:
+            self.told = outcome.failure
+            print(f"{in_words(outcome.failure).splitlines()[0]}; the hosts meet again", flush=True)
+        self.stop.raises = True
+        time.sleep(MEET_AGAIN_SECONDS)
 
     def close(self) -> None:
+        self.notices.close()
         if self.circle:
             self.circle.door.close()
 
@@ -248,7 +272,7 @@ class _Host:
         try:
             board = Board(spec, MEETING_SECONDS)
         except HostError as error:
-            kind: Kind = "lost" if proposal else "refused"
+            kind: Kind = "lost" if proposal or isinstance(error, MeetingOverError) else "refused"
             return Outcome(USER, Failure(error.host, None, words_of(error), kind)), False
         try:
             agent = _Agent(board, self, proposal)
@@ -308,6 +332,7 @@ class Workers:
         last_step_at = last_step(Path(arguments[0]), spec.seats)[1] if is_restart else None
         self._processes: dict[int, Any] = {}
         self._stopped_at: float | None = None
+        self._over_since: float | None = None
         for local_rank, seat in enumerate(spec.seats):
             log = rank_log(run, seat) if run else None
             ranks = {**_ranks(spec, local_rank), SEAT: str(seat), LAST_STEP_AT: str(last_step_at or "")}
@@ -321,12 +346,20 @@ class Workers:
         codes = {seat: process.exitcode for seat, process in self._processes.items()}
         return {seat: code for seat, code in codes.items() if code is not None}
 
-    def stop(self) -> None:
-        """Asks them once to end in good order; kills who has not after a very long time."""
+    def stop(self, is_over_elsewhere: bool = False) -> None:
+        """Asks them once to end in good order; kills who has not after a very long time, or waits in vain."""
+        now = time.monotonic()
         if self._stopped_at is None:
-            self._stopped_at = time.monotonic()
+            self._stopped_at = now
             self._signal(signal.SIGTERM)
-        elif time.monotonic() - self._stopped_at > SHUTDOWN_SECONDS:
+            return
+        if is_over_elsewhere:
+            # All save together, so those who are left have not much to do.
+            self._over_since = self._over_since or now
+        is_too_late = now - self._stopped_at > SHUTDOWN_SECONDS or now - (self._over_since or now) > CAUSE_SECONDS
+        # Ended before it listened for signals: without it, the others would wait for ever to begin.
+        has_gap = any(-code in STOPS for code in self.exit_codes().values())
+        if is_too_late or has_gap:
             self._signal(signal.SIGKILL)
 
     def end(self) -> None:
@@ -378,7 +411,20 @@ class _Agent:
         is_asked = self.board.any_said("stop") or self.stop.is_asked
         is_interrupted = str(INTERRUPTED) in self.board.said("ended")
         self.is_regroup = is_interrupted and not is_asked and self.board.any_said("regroup")
+        if self.is_regroup and self.board.any_said("leaving"):
+            return self._leave()
         return Outcome(INTERRUPTED if is_asked or is_interrupted else DONE)
+
+    def _leave(self) -> Outcome:
+        """All have saved since a cloud takes hosts back: those end here, and for the others it is a fault."""
+        told = self.board.said("leaving")
+        who = self.spec.node if told[self.spec.node] else next(node for node, notice in enumerate(told) if notice)
+        failure = self._with_doing(Failure(self.spec.members[who].name, None, told[who], "lost"))
+        if who != self.spec.node:
+            return Outcome(INTERRUPTED, failure)
+        self.is_regroup = False
+        self.host._say(failure, f"{in_words(failure)}; saved, and leaving the others")
+        return Outcome(INTERRUPTED)
 
     def _with_doing(self, failure: Failure) -> Failure:
         """A host that is gone told nobody; its workers were where ours were."""
@@ -404,8 +450,12 @@ class _Agent:
         door = Door(self.spec.member.address, self.spec.id)
         who = uuid.uuid4().hex
         self.board.say("door", json.dumps({"port": door.port, "who": who}))
-        while not self.board.all_said("door"):
-            self._pause()
+        try:
+            while not self.board.all_said("door"):
+                self._pause()
+        except KeyboardInterrupt:
+            door.close()
+            raise
         doors = [json.loads(told) for told in self.board.said("door")]
         circle = self.host._open_circle([told["port"] for told in doors], door)
         circle.who = who
@@ -472,9 +522,12 @@ class _Agent:
     def _look_after(self, workers: Workers) -> None:
         if self.stop.is_asked:
             self.board.say("stop")
+        if self.host.notices.notice:
+            self.board.say("leaving", self.host.notices.notice)
+            self.board.say("regroup")
         is_stopping = self.board.any_said("stop") or self.board.any_said("regroup")
         if is_stopping:
-            workers.stop()
+            workers.stop(is_over_elsewhere=self.board.any_said("ended"))
         codes = workers.exit_codes()
         if failures := failed(codes, is_stopping):
             self._judge(*failures[0])

@@ -41,11 +41,16 @@ FAREWELL_SECONDS = 5.0
 
 # joined: with these versions   ready: with this data   sign: a worker lost its connections   stop: it was asked to
 # ended: with this exit code   read: it knows how all ended   alive: a number that grows
-# door: where it answers whoever else is gone   regroup: hosts are back; all save, and start again with them
-Said = Literal["joined", "door", "ready", "sign", "stop", "regroup", "ended", "read", "alive"]
+# door: where it answers whoever else is gone   regroup: hosts are back, or leave; all save, and start again
+# leaving: why it does, after all have saved
+Said = Literal["joined", "door", "ready", "sign", "stop", "leaving", "regroup", "ended", "read", "alive"]
 SAID: tuple[Said, ...] = get_args(Said)
 FAILURE = "konvoi/failure"
 JOB = "konvoi/job"
+
+
+class MeetingOverError(HostError):
+    """Somebody of the meeting was lost, and it will soon be opened anew."""
 
 
 def serve_store(address: str, port: int = 0, timeout: float = 300.0) -> TCPStore:
@@ -261,7 +266,7 @@ def _open(spec: JobSpec, timeout: float) -> TCPStore:
         raise HostError(first.name, problem, hint="its address in cluster.toml must be its own") from None
     except RuntimeError as error:
         problem = f"no training meets at {first.address}:{spec.port} ({str(error).splitlines()[0]})"
-        raise HostError(first.name, problem, hint="start again: another port will be chosen") from None
+        raise MeetingOverError(first.name, problem, hint="start again: another port will be chosen") from None
     return store
 
 
@@ -279,7 +284,7 @@ def _join(store: TCPStore, spec: JobSpec) -> None:
         problem = f"another training meets at {spec.members[0].address}:{spec.port}"
         raise HostError(spec.members[0].name, problem, hint="start again: another port will be chosen")
     if store.add(f"konvoi/times_joined/{spec.node}", 1) > 1:
-        raise HostError(spec.member.name, "takes part in this training already", hint="konvoi stop RUN ends it")
+        raise MeetingOverError(spec.member.name, "takes part in this training already", hint="konvoi stop RUN ends it")
 
 
 def _key(what: Said, node: int) -> str:

@@ -58,7 +58,7 @@ def _take_part(run: RunDirectory, spec: JobSpec) -> Outcome:
 
 def _prepare(run: RunDirectory, spec: JobSpec) -> str:
     """Makes this host's data ready, and returns what it is."""
-    from konvoi.commands.train import check_devices, furnish, prepare, task_of
+    from konvoi.commands.train import check_devices, check_room_for_run, furnish, prepare, task_of
 
     recipe = run.recipe()
     check_devices(spec.member.workers)
@@ -69,10 +69,12 @@ def _prepare(run: RunDirectory, spec: JobSpec) -> str:
         raise DataError(error.problem, hint) from None
     if run.data_file.is_file():
         task_of(recipe).check_same(prepared, run)
-    elif spec.node == 0:
-        furnish(run, recipe, prepared)
     else:
-        task_of(recipe).carry(prepared, run)
+        check_room_for_run(run.path, recipe, prepared)
+        if spec.node == 0:
+            furnish(run, recipe, prepared)
+        else:
+            task_of(recipe).carry(prepared, run)
     return _digest(run.data_content())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import typer
 
 from konvoi import exit_codes, registry
 from konvoi.cluster.launch import launch_local
+from konvoi.cluster.notices import Watcher
 from konvoi.commands import resume
 from konvoi.commands.closing import closing_lines
 from konvoi.commands.output import progress_display
@@ -28,7 +30,7 @@ from konvoi.telemetry.environment import environment
 from konvoi.world import World
 
 # The weights and Adam's two moments, in fp32.
-CHECKPOINT_BYTES_PER_PARAMETER = 3 * 4
+CHECKPOINT_BYTES_PER_PARAMETER, CHECKPOINT_BYTES_PER_AVERAGE = 3 * 4, 4
 # More processes would end the machine, not train a model.
 MAX_WORKERS_HERE = 1024
 
@@ -79,7 +81,7 @@ def _begun(request: Request, recipe: Recipe) -> Iterator[tuple[RunDirectory, Req
     # Before the data, which may take long; and the data before the directory, which should not stay behind.
     check_free(path)
     prepared = prepare(recipe)
-    _check_room(path, recipe, prepared)
+    check_room_for_run(path, recipe, prepared)
     run = RunDirectory.create(path, recipe)
     with run.locked():
         furnish(run, recipe, prepared)
@@ -148,6 +150,19 @@ def train_and_close(run: RunDirectory, request: Request, run_workers: Callable[[
 
 
 def _run_workers(run: RunDirectory, recipe: Recipe, request: Request) -> int:
+    notices = Watcher(recipe.faults.notices, _end_in_good_order)
+    try:
+        return _run_to_the_end(run, recipe, request)
+    finally:
+        notices.close()
+
+
+def _end_in_good_order(notice: str) -> None:
+    typer.echo(f"{notice}; saving, and ending", err=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run_to_the_end(run: RunDirectory, recipe: Recipe, request: Request) -> int:
     checkpoint = request.checkpoint or "last"
     if recipe.train.workers > 1:
         words = [str(run.path), *(["--resume", "--checkpoint", checkpoint] if request.resume else [])]
@@ -191,9 +206,12 @@ def _devices() -> list[str]:
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] or ["cpu"]
 
 
-def _check_room(path: Path, recipe: Recipe, prepared: Any) -> None:
+def check_room_for_run(path: Path, recipe: Recipe, prepared: Any) -> None:
     """Now rather than at the first checkpoint, hours later."""
     model = registry.find("model", recipe.name_of("model"))
     num_parameters = model.num_parameters(recipe.model, task_of(recipe).num_outputs(recipe, prepared))
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    check_room(existing, CHECKPOINT_BYTES_PER_PARAMETER * num_parameters)
+    kept = recipe.checkpoint
+    averages = CHECKPOINT_BYTES_PER_AVERAGE if recipe.train.ema_decay else 0
+    checkpoint_bytes = (CHECKPOINT_BYTES_PER_PARAMETER + averages) * num_parameters
+    check_room(existing, checkpoint_bytes, kept.keep + kept.keep_best)

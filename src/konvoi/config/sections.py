@@ -70,6 +70,8 @@ class Faults(Section):
     """How often it may go back for that; then it stops."""
     hang_seconds: PositiveFloat = 300.0
     """A step that lasts longer hangs: it says who is missing, and stops. Evaluations may take 10 times as long."""
+    notices: Literal["", "aws", "gcp", "azure"] = ""
+    """Whose spot machines these are: each asks there whether it is taken back, and then saves and leaves in time."""
 
 
 class Evaluate(Section):

@@ -270,15 +270,19 @@ def has_room(folder: Path, needed_bytes: int) -> bool:
     return shutil.disk_usage(folder).free >= needed_bytes * 1.02 + (1 << 20)
 
 
-def check_room(folder: Path, needed_bytes: int) -> None:
-    if not has_room(folder, needed_bytes):
-        raise no_room(folder, needed_bytes)
+def check_room(folder: Path, checkpoint_bytes: int, num_kept: int) -> None:
+    """For all that are kept, and the one that is being written."""
+    if not has_room(folder, (num_kept + 1) * checkpoint_bytes):
+        raise no_room(folder, checkpoint_bytes, num_kept + 1)
 
 
-def no_room(folder: Path, needed_bytes: int) -> NoRoomError:
-    free_bytes = shutil.disk_usage(folder).free
+def no_room(folder: Path, checkpoint_bytes: int, count: int = 1) -> NoRoomError:
+    wanted = f"a checkpoint of {checkpoint_bytes / 1e6:,.1f} MB"
+    if count > 1:
+        each = f"{count} checkpoints of {checkpoint_bytes / 1e6:,.1f} MB"
+        wanted = f"{each} (those that are kept and one more): {count * checkpoint_bytes / 1e6:,.1f} MB"
     return NoRoomError(
-        f"{folder}: no space left for a checkpoint of {needed_bytes / 1e6:,.0f} MB ({free_bytes / 1e6:,.0f} MB free)",
+        f"{folder}: no space left for {wanted}, {shutil.disk_usage(folder).free / 1e6:,.1f} MB are free",
         hint="free some room, lower checkpoint.keep, or choose a --run on another disk",
     )
 

@@ -265,7 +265,7 @@ def go_back(run: Run) -> None:
     step = return_to_last(run)
     run.progress.avoided, run.progress.returns = avoided, returns
     run.lost = Lost()
-    run.writer.warn(f"{words}; back to step {step:,}, and past them from there", step=step)
+    run.writer.warn(f"{words}; back to step {step:,}, and past them from there", step=step, back_to=step)
 
 
 def _checkpoint(run: Run) -> Checkpoint:

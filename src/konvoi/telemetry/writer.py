@@ -70,9 +70,9 @@ class Writer:
     def event(self, kind: str, **values: Any) -> None:
         self._events.write(kind, **values)
 
-    def warn(self, problem: str, step: int) -> None:
+    def warn(self, problem: str, step: int, **facts: Any) -> None:
         """Something went wrong, and the run goes on."""
-        self._events.write("fault", step=step, message=problem)
+        self._events.write("fault", step=step, message=problem, **facts)
         self.console.say(f"warning: {problem}")
 
     def summary(self, status: str, step: int, seconds: float, **values: Any) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from konvoi.analysis.wording import metric_name, score
+from konvoi.analysis.answers.faults import teller
+from konvoi.analysis.wording import counted, metric_name, score
 from konvoi.watch import measures
 from konvoi.watch.draw import clock_words
 from konvoi.watch.live import Snapshot
@@ -49,6 +50,8 @@ def _status_line(view: Snapshot) -> str:
         parts += [f"{found[0]:,.0f} {found[1]}", f"{measures.step_seconds(run.first):.3f} s/step"]
     if now.seconds_left is not None:
         parts.append(f"left {clock_words(now.seconds_left)}")
+    if told := teller(run).faults:
+        parts.append(counted(len(told), "fault"))
     return "  ".join([run.status, *parts])
 
 

@@ -106,6 +106,8 @@ class LiveRank:
         self._see(event)
         if kind == "started":
             record.started.append(event)
+        elif kind == "fault":
+            record.faults.append(event)
         elif not isinstance(event.get("step"), int):
             return
         elif kind == "evaluation":

@@ -67,7 +67,7 @@ def _lines(view: Snapshot, width: int, room: Room) -> list[Text]:
 
 
 def _blocks(view: Snapshot, width: int, room: Room) -> Iterator[list[Text]]:
-    yield sections.header(view, width) + sections.progress(view, width)
+    yield sections.header(view, width) + sections.progress(view, width) + sections.faults(view, width)
     yield sections.curves(view, width)
     yield sections.ranks(view, width, room.max_ranks)
     yield sections.hosts(view, width, room.max_hosts)

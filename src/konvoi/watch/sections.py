@@ -7,9 +7,10 @@ import time
 
 from rich.text import Text
 
+from konvoi.analysis.answers.faults import incidents, stalls, teller
 from konvoi.analysis.curve import LOWER_IS_BETTER
 from konvoi.analysis.record import HostRecord
-from konvoi.analysis.wording import metric_name, score
+from konvoi.analysis.wording import counted, metric_name, score
 from konvoi.watch import measures
 from konvoi.watch.draw import (
     clock_words,
@@ -51,6 +52,19 @@ def header(view: Snapshot, width: int) -> list[Text]:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.last_event_at))
         lines.append(cut(Text(f"last event at {at}, {clock_words(view.silent_seconds)} ago", "red"), width))
     return lines
+
+
+def faults(view: Snapshot, width: int) -> list[Text]:
+    """How often somebody was lost and the run went on, how long it stood still, and what was the last of it."""
+    told = teller(view.run)
+    if not told.faults:
+        return []
+    lost_seconds = stalls(told)
+    counts = f"{counted(len(told.faults), 'fault')}, {counted(len(lost_seconds), 'restart')}"
+    counts += f", {sum(lost_seconds):,.1f} s without a step" if lost_seconds else ""
+    last = incidents(view.run)[-1]
+    words = f"  last: {last.who}: {last.what}" if last.who else f"  last: {last.what}"
+    return [cut(Text.assemble((counts, "bold yellow"), printable(words)), width)]
 
 
 def _status(view: Snapshot) -> Text:
@@ -217,5 +231,9 @@ def evaluation(view: Snapshot, width: int) -> list[Text]:
 
 def log(view: Snapshot, width: int, num_lines: int) -> list[Text]:
     lines = view.log_lines[-num_lines:] if num_lines > 0 else []
-    printable = ("".join(sign if sign.isprintable() else " " for sign in line) for line in lines)
-    return [cut(Text(line, "dim"), width) for line in printable]
+    return [cut(Text(printable(line), "dim"), width) for line in lines]
+
+
+def printable(line: str) -> str:
+    """Whatever a terminal would obey is left out."""
+    return "".join(sign if sign.isprintable() else " " for sign in line)

@@ -18,7 +18,9 @@ def examine(survey: Survey) -> Iterator[Finding]:
     drivers = {host: facts.gpus[0].driver for host, facts in facts_of.items()}
     nccls = {host: _nccl(facts) for host, facts in facts_of.items()}
     fine = {host: f"driver {drivers[host]}, NCCL {nccls[host]}" for host in facts_of}
-    return judged(_unlike(drivers, nccls), fine or {"": "not needed: no GPUs"})
+    if not fine and all(host.name in survey.facts for host in survey.cluster.hosts):
+        fine = {"": "not needed: no GPUs"}
+    return judged(_unlike(drivers, nccls), fine)
 
 
 def _unlike(drivers: dict[str, str], nccls: dict[str, str]) -> Iterator[Finding]:
