@@ -142,7 +142,7 @@ class Trainings:
     def launch(self, run: RunDirectory, num_workers: int, max_restarts: int = 0) -> BaseProcess:
         """Our agent in a process of its own, its workers in theirs."""
         call = f"launch_local(main, [{str(run.path)!r}, '--quiet'], {num_workers}, {max_restarts})"
-        imports = "import sys; from konvoi.cluster.launch import launch_local; from konvoi.engine.worker import main"
+        imports = "import sys; from konvoi.cluster.local import launch_local; from konvoi.engine.worker import main"
         return self._start(f"{imports}; sys.exit({call})")
 
     def _start(self, program: str, variables: dict[str, str] | None = None) -> BaseProcess:

@@ -15,12 +15,13 @@ import psutil
 import pytest
 from tests.processes import free_port
 
-from konvoi.cluster import launch, rendezvous
+from konvoi.cluster import agent, rendezvous
+from konvoi.cluster.agent import launch_node
 from konvoi.cluster.job_spec import Failure, JobSpec, Member
-from konvoi.cluster.launch import DONE, LOST_OTHERS, failed, launch_node
 from konvoi.cluster.rendezvous import Board, connect_store, serve_store
+from konvoi.cluster.workers import LOST_OTHERS, failed
 from konvoi.errors import ClusterError, HostError
-from konvoi.exit_codes import INTERRUPTED, OUR_FAULT, USER
+from konvoi.exit_codes import DONE, INTERRUPTED, OUR_FAULT, USER
 
 PATIENCE_SECONDS = 60.0
 MEMBERS = tuple(Member(f"h{n}", f"127.0.0.{n}", "lo", 1) for n in (1, 2, 3))
@@ -186,7 +187,7 @@ def test_time_in_which_a_process_did_not_run_is_no_silence_of_others(monkeypatch
 
 
 def test_a_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "MEETING_SECONDS", 1.0)
+    monkeypatch.setattr(agent, "MEETING_SECONDS", 1.0)
     outcome = launch_node(lambda words: DONE, [], specs(2)[0], tmp_path)
     assert outcome.exit_code == USER
     assert outcome.failure and outcome.failure.host == "h2"
@@ -194,7 +195,7 @@ def test_a_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_first_host_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "MEETING_SECONDS", 1.0)
+    monkeypatch.setattr(agent, "MEETING_SECONDS", 1.0)
     outcome = launch_node(lambda words: DONE, [], specs(2)[1], tmp_path)
     assert outcome.exit_code == USER
     assert outcome.failure and outcome.failure.host == "h1"

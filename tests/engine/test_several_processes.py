@@ -198,7 +198,7 @@ def assert_same_as_far_as_both_go(one: RunDirectory, other: RunDirectory) -> Non
 
 def test_the_traceback_of_a_worker_is_seen() -> None:
     program = (
-        "import os, sys; from konvoi.cluster.launch import launch_local\n"
+        "import os, sys; from konvoi.cluster.local import launch_local\n"
         "def fails(words):\n"
         "    if os.environ['RANK'] == '1': raise ValueError(words[0])\n"
         "    return 0\n"

@@ -60,7 +60,7 @@ def test_after_a_kill_all_steps_are_done_with_the_losses_of_an_undisturbed_run(
 def launched(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A worker's body, and what comes of two of them that may be restarted a hundred times."""
     program = (
-        "import os, sys; from konvoi.cluster.launch import launch_local\n"
+        "import os, sys; from konvoi.cluster.local import launch_local\n"
         # In one write each: two workers share the pipe.
         f"def worker(words):\n    os.write(1, b'began\\n')\n    {program}\n"
         "sys.exit(launch_local(worker, ['run'], 2, 100))"

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from konvoi.cluster.agent import launch_node
 from konvoi.cluster.job_spec import HostState, JobSpec, Outcome, rank_log, read_spec, state_file
-from konvoi.cluster.launch import launch_node, variables
+from konvoi.cluster.workers import variables
 from konvoi.errors import DataError
 from konvoi.folder import write_whole
 from konvoi.run_directory import RunDirectory

@@ -15,7 +15,7 @@ import torch
 import typer
 
 from konvoi import exit_codes, registry
-from konvoi.cluster.launch import launch_local
+from konvoi.cluster.local import launch_local
 from konvoi.cluster.notices import Watcher
 from konvoi.commands import resume
 from konvoi.commands.closing import closing_lines

@@ -1,4 +1,4 @@
-"""One worker of a run. cluster/launch.py starts it; so can torchrun -m konvoi.engine.worker RUN [--resume]."""
+"""One worker of a run. cluster/workers.py starts it; so can torchrun -m konvoi.engine.worker RUN [--resume]."""
 
 from __future__ import annotations
 
