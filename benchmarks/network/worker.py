@@ -137,6 +137,7 @@ class Worker:
         self.timeline = Timeline()
         self.sync = _module(case).Sync(config_of(case), team, self.timeline)
         self.bare = Emulated(shapes_of(case.model), self.device, team.rank)
+        self.sync.use(_stepped_adam(self.bare))
         self.model = self.sync.wrap(self.bare)
         self.bare.makes_gradients = self.model is not self.bare
         self.agreements: deque[Callable[[], Any]] = deque()
@@ -178,6 +179,14 @@ class Worker:
             result = self.model(torch.zeros(1, requires_grad=True))
             self.device.begin()
             result.backward()
+
+
+def _stepped_adam(model: nn.Module) -> torch.optim.Optimizer:
+    """As after a step: a way may share its second moments."""
+    adam = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        adam.state[parameter]["exp_avg_sq"] = torch.full_like(parameter, 1e-6)
+    return adam
 
 
 def run(case: Case, rank: int, parent: Connection) -> None:
