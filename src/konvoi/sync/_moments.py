@@ -23,8 +23,8 @@ from torch.optim import Adam
 from konvoi.sync import Shapes
 from konvoi.sync._exchange import Exchanger
 
-# Through all second moments, for each exchange: the means, the former sum taken out and the new one put in.
-PASSES = 5
+# Through all second moments, for each exchange: means of rows, of columns, the new sum for the former one.
+PASSES = 4
 
 
 @dataclass
@@ -122,12 +122,14 @@ def put_in(moments: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
     begin = 0
     for values in moments:
         size = sum(values.shape)
-        for sign, sums in ((-1, before[begin : begin + size]), (1, after[begin : begin + size])):
-            if values.dim() == 1:
-                values.add_(sums, alpha=sign)
-            else:
-                rows, columns = sums[: len(values)], sums[len(values) :]
-                values.addr_(rows / rows.mean().clamp(min=torch.finfo(rows.dtype).tiny), columns, alpha=sign)
+        old, new = before[begin : begin + size], after[begin : begin + size]
+        if values.dim() == 1:
+            values.add_(new - old)
+        else:
+            rows, columns = torch.split(torch.stack((new, old)), list(values.shape), dim=1)
+            shares = rows / rows.mean(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+            shares[1].neg_()
+            values.addmm_(shares.T, columns)
         # Rounding may lead below.
         values.clamp_(min=0)
         begin += size
