@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from tests import hosts as network
@@ -17,6 +18,7 @@ from tests.processes import Trainings, start_process
 from konvoi.cluster.job_spec import JobSpec, Member, spec_file
 from konvoi.folder import write_whole
 
+ROOT = str(Path(__file__).parents[2])
 PORT = 29500
 # Only against a hang.
 PATIENCE_SECONDS = 240
@@ -81,7 +83,8 @@ class Agents:
 
     def start(self, node: int) -> BaseProcess:
         program = (
-            "import sys; from pathlib import Path; from konvoi.commands.node import node; from tests import hosts\n"
+            f"import sys; sys.path.insert(0, {ROOT!r})\n"
+            "from pathlib import Path; from konvoi.commands.node import node; from tests import hosts\n"
             f"with hosts.in_network_of({self.hosts.prefix!r} + '-h{node}'):\n"
             f"    sys.exit(node(Path({str(self.runs[node].path)!r})))"
         )

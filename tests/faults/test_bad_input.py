@@ -44,17 +44,17 @@ def place(tmp_path: Path, trained_run: Path, prepared_set: Path, corpus: tuple[P
 
 @contextmanager
 def disk(folder: Path, kind: str) -> Iterator[None]:
-    """here/ on a disk of 2 MB that is full, or that may not be written."""
+    """here/ on a disk of 4 MB that is full, or that may not be written."""
     if not kind:
         yield
         return
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("such a disk needs the right to mount a tmpfs")
     try:
         if kind == "full":
-            (folder / "filler").write_bytes(bytes(2 << 20))
+            (folder / "filler").write_bytes(bytes(4 << 20))
         else:
             subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         yield
