@@ -218,9 +218,9 @@ def test_int8_is_off_by_half_a_step_at_most() -> None:
 
 def test_the_traffic_is_a_model_in_a_byte_each_every_so_many_steps() -> None:
     sent = traffic(Config(local_steps=8, fragments=2, wire="int8"), [(1000, 1024)])
-    # 1,024,000 values with 1,000 scales of 4 bytes, and second moments of 1,000 rows and 1,024 columns;
+    # 1,024,000 values with 1,000 scales of 4 bytes, and every fourth time moments of 1,000 rows and 1,024 columns;
     # 2 x 3 / 4 of that from each of four workers, every 8 steps
-    assert sent.payload_bytes == 1_028_000 + 4 * 2_024
+    assert sent.payload_bytes == 1_028_000 + 4 * 2_024 / 4
     assert sent.bytes_per_step(4) == 1.5 * sent.payload_bytes / 8
     assert (sent.num_messages, sent.overlap_steps, sent.hidden_by) == (2, 4, "steps")
 

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from konvoi.config.section import Section
-from konvoi.sync import Shapes, Team, Traffic, _base, num_values
+from konvoi.sync import Shapes, Team, Traffic, _base, _moments, num_values
 from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, passes
-from konvoi.sync._moments import PASSES as MOMENTS_PASSES
-from konvoi.sync._moments import Moments, num_margins
+from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
 # Through a fragment, when it is sent and when it has arrived.
@@ -195,7 +194,7 @@ class Sync(_base.Sync):
                 moments.pending.mean.result()
             with self.timeline("optimiser"):
                 moments.arrive(step)
-        if step % self.local_steps == 0:
+        if step % max(self.local_steps, _moments.EVERY) == 0:
             with self.timeline("optimiser"):
                 moments.send(step, max(1, self.overlap))
 
@@ -325,13 +324,13 @@ class Sync(_base.Sync):
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """A model's worth of differences every local_steps, a fragment at a time."""
-    moments_bytes = 4 * num_margins(shapes) if config.share_moments else 0
+    moments_share = min(1.0, config.local_steps / _moments.EVERY) if config.share_moments else 0.0
     return Traffic(
-        bytes_per_value(config.wire) * num_values(shapes) + moments_bytes,
+        bytes_per_value(config.wire) * num_values(shapes) + moments_share * 4 * _moments.num_margins(shapes),
         every_steps=config.local_steps,
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
         message_passes=passes(config.wire) + OUTER_PASSES,
-        training_passes=TRAINING_PASSES + (MOMENTS_PASSES if config.share_moments else 0),
+        training_passes=TRAINING_PASSES + moments_share * _moments.PASSES,
     )
