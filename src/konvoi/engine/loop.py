@@ -322,8 +322,9 @@ def _begin(run: Run) -> None:
         f"{run.directory.path}: {facts['parameters']:,} parameters, {facts['precision']} on {facts['device']},"
         f" {run.team.size} workers x {facts['threads']} threads, {run.span.steps_per_epoch:,.0f} steps an epoch"
     )
-    if run.progress.step:
-        stall = stalled()
+    stall = stalled()
+    # A fault before the first checkpoint was whole: from the beginning, and that is told as well.
+    if run.progress.step or stall:
         run.writer.event("restart", step=run.progress.step, workers=run.team.size, **stall)
         seconds = "".join(f"; no step for {value:.1f} s" for value in stall.values())
         run.writer.console.say(f"resumed after step {run.progress.step:,}{seconds}")
