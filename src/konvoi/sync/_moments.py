@@ -82,8 +82,8 @@ class Moments:
 
     def _second_moments(self) -> list[Tensor]:
         """Zeros before the first step, which a worker may have skipped."""
-        states = [self.adam.state[parameter] for parameter in self.parameters]
-        found = [state.get("exp_avg_sq", torch.zeros_like(p)) for state, p in zip(states, self.parameters, strict=True)]
+        state = self.adam.state
+        found = [state[p]["exp_avg_sq"] if state[p] else torch.zeros_like(p) for p in self.parameters]
         return [moments.view(len(moments), -1) if moments.dim() > 1 else moments.view(-1) for moments in found]
 
     def state(self) -> dict[str, Any]:
