@@ -177,12 +177,14 @@ def kill_once(training: Training, kill: Kill, waits_for_all: bool) -> dict[str, 
         training.mend(kill)
         mended_at = time.time()
     has_gone_on = wait(training, lambda: _goes_on(training, seen_by, began_at))
+    # Before a killed agent is started again, which takes a moment to see that all is done.
+    is_over = not has_gone_on and training.is_over()
     first = _first_step_after(training, seen_by)
     if kill.what != "worker" and not waits_for_all:
         time.sleep(max(0.0, began_at + kill.away - time.time()))
         training.mend(kill)
     if not has_gone_on:
-        return {**row, "recovered": training.is_over()}
+        return {**row, "recovered": is_over}
     reached = max(event["step"] for event in _steps_until(training, seen_by, first["time"]))
     lost = reached - first["step"] + 1
     stall = first["time"] - max(before["time"], mended_at if waits_for_all and kill.what != "worker" else 0.0)
