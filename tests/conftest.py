@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from typer.testing import CliRunner
 
 RECIPE = """# konvoi train tiny.toml
@@ -50,6 +51,10 @@ beam = 1
 max_sentences = 8
 samples = 2
 """
+
+# A suite that passed passes again: the same examples every time. `make fuzz` looks for new ones.
+settings.register_profile("suite", derandomize=True, database=None, deadline=None)
+settings.load_profile("default" if "KONVOI_FUZZ" in os.environ else "suite")
 
 NUM_PAIRS = 2000
 Konvoi = Callable[..., Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -196,7 +197,7 @@ def event_of(line: bytes) -> dict[str, Any]:
 def fitting(value: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
     """Without the keys whose values have another type than the shape says; "*" is any key that it does not name.
 
-    None fits everywhere: it is what a number becomes that is none.
+    None is a number: it is what one becomes that is none.
     """
     kept, other = {}, shape.get("*", object)
     for key, item in value.items():
@@ -211,7 +212,11 @@ _MISFIT = object()
 
 
 def _fitted(value: Any, shape: Any) -> Any:
-    if value is None or type(value) is shape or (type(value) is float and shape is NUMBER):
+    if value is None:
+        return None if shape in (int, NUMBER) else _MISFIT
+    if type(value) is float and shape is NUMBER:
+        return value if math.isfinite(value) else None
+    if type(value) is shape:
         return value if type(value) is not int or abs(value) <= LARGEST else _MISFIT
     if isinstance(shape, dict):
         return fitting(value, shape) if isinstance(value, dict) else _MISFIT

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -36,14 +38,16 @@ from konvoi.images.index import Entries, write_index
 from konvoi.report.page import build
 from konvoi.run_directory import RunDirectory, read_events
 
-fuzzed = settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+# How many times as many examples; from 1 on they are new ones in every run (tests/conftest.py).
+FUZZ = int(os.environ.get("KONVOI_FUZZ", "1"))
+fuzzed = settings(max_examples=30 * FUZZ, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 NAMES = st.sampled_from(
     [
         *("task", "data", "model", "train", "schedule", "sync", "name", "source", "target"),
         *("seed", "duration", "workers", "hosts", "ssh", "address", "ports", "version", "pairs"),
         *("set", "last", "best", "checkpoint", "metric", "value", "step", "kind", "phases"),
-        *("samples", "interfaces", "loss", "time", "status", "scores", "files"),
+        *("samples", "interfaces", "loss", "time", "status", "scores", "files", "seconds", "steps", "bleu"),
     ]
 )
 LEAVES = st.one_of(
@@ -135,9 +139,11 @@ EVENTS = st.lists(
         optional=dict.fromkeys(
             (
                 *("step", "time", "seconds", "loss", "bleu", "phases", "communication", "samples", "interfaces"),
-                *("what", "host", "rank", "doing", "message", "workers", "stall_seconds"),
+                *("what", "host", "rank", "doing", "message", "workers", "stall_seconds", "step_seconds", "bytes"),
+                *("target_tokens", "learning_rate", "gradient_norm", "run_delay_seconds", "cpu_seconds", "device"),
             ),
-            JSON,
+            # Numbers that could be, too: only with them are the events read to their end.
+            JSON | st.integers(-2, 40) | st.floats(-10, 1e5) | st.sampled_from([math.nan, math.inf]),
         ),
     )
     | JSON,
@@ -145,7 +151,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(fuzzed, max_examples=15)
+@settings(fuzzed, max_examples=15 * FUZZ)
 @given(events=EVENTS, summary=TABLES, tables=TABLES)
 def test_a_strangers_run_directory_is_shown(
     tmp_path: Path, events: list[Any], summary: dict[str, Any], tables: dict[str, Any]
@@ -162,7 +168,8 @@ def test_a_strangers_run_directory_is_shown(
     record = RunRecord.read(run)
     assert diagnose(record).sentence
     build(record)
-    list_runs(tmp_path, as_json=True)
+    for as_json_too in (True, False):
+        list_runs(tmp_path, as_json=as_json_too)
 
 
 SGML = st.lists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -92,4 +93,5 @@ def active_seconds(found: list[Session], times: Floats) -> Floats:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    """No time is negative or without end, whatever a stranger's events say."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0

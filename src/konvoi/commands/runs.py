@@ -34,7 +34,7 @@ def _describe(run: RunDirectory) -> dict[str, Any]:
     return {
         "run": str(run.path),
         "status": status,
-        "steps": summary.get("steps", 0),
+        "steps": summary.get("steps") or 0,
         "loss": summary.get("scores", {}).get("loss"),
         **{key: value for key in SCORES if (value := _best(summary, key)) is not None},
         **{key: summary[key] for key in SPEEDS if key in summary},
@@ -54,7 +54,7 @@ def _summary(run: RunDirectory) -> tuple[dict[str, Any], str]:
 
 def _best(summary: dict[str, Any], score: str) -> float | None:
     best = summary.get("best", {})
-    value: float | None = best["value"] if best.get("metric") == score else summary.get("scores", {}).get(score)
+    value: float | None = best.get("value") if best.get("metric") == score else summary.get("scores", {}).get(score)
     return value
 
 
@@ -63,7 +63,9 @@ def _started_at(run: RunDirectory) -> str:
         started_at = run.environment().get("started_at")
     except UserError:
         started_at = None
-    return started_at or time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.recipe_file.stat().st_mtime))
+    if isinstance(started_at, str):
+        return started_at
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.recipe_file.stat().st_mtime))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
