@@ -1,6 +1,7 @@
 # make demo       trains a small translator and shows what it learnt
 # make test       runs all tests but a few long ones
 # make test-long  runs those
+# make fuzz       gives readers of files inputs that no test has tried before
 # make check      runs the linters
 # make setup      makes .venv alone
 
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: demo test test-long check setup clean
+.PHONY: demo test test-long fuzz check setup clean
 
 demo: $(STAMP)
 	$(BIN)/konvoi train demo
@@ -18,6 +19,9 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/pytest -m long
+
+fuzz: $(STAMP)
+	KONVOI_FUZZ=40 $(BIN)/pytest tests/faults/test_readers.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

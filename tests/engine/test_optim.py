@@ -127,6 +127,19 @@ def test_adam_by_hand() -> None:
     assert model.weight.item() == pytest.approx(0.803612, rel=1e-5)
 
 
+def test_longer_steps_shrink_the_weight_no_more() -> None:
+    model = one_weight()
+    optimizer = build(model, name="adamw", weight_decay=0.5)
+    # The decay is 0.1 x 0.5 each time; Adam's first steps are as long as the rate, so twice and four times as long.
+    weight = 1.0
+    for factor in (2.0, 4.0):
+        optim.set_rate(optimizer, 0.1, factor)
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+        weight = weight * (1 - 0.1 * 0.5) - factor * 0.1
+        assert model.weight.item() == pytest.approx(weight)
+
+
 def test_adamw_shrinks_the_weight_itself() -> None:
     model = one_weight(2.0)
     step(model, build(model, name="adamw", weight_decay=0.5), gradient=1.0)

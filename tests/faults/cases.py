@@ -80,6 +80,7 @@ FUZZ = """
 `tests/faults/test_readers.py` gives arbitrary bytes, text and JSON to the readers of recipes, overrides, cluster files,
 lists of hosts, event logs, summaries, SGML, picture indices, prepared sets, checkpoints and bundles: the answer is a
 result or one of the errors above, never another exception. `tests/fetch` does the same with damaged archives;
+`make fuzz` does so with forty times as many examples, new ones every time;
 `benchmarks/faults/fuzz.py` lets atheris look for bytes that break five of the readers.
 """
 DAMAGE = """

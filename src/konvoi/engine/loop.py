@@ -81,7 +81,7 @@ def train_step(run: Run) -> float:
     progress, recipe = run.progress, run.recipe
     progress.leave_out_avoided()
     rate = recipe.schedule.rate(progress.step + 1, run.span)
-    optim.set_rate(run.optimizer, rate * run.sync.rate_factor)
+    optim.set_rate(run.optimizer, rate, run.sync.rate_factor(progress.step + 1))
     first = progress.position
     # Every token weighs the same, however the buckets fell over the ranks: the plan knows them all.
     num_targets = sum(run.task.num_targets(p) for p in range(first, first + run.micro_batches_per_step))

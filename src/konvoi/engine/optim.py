@@ -44,9 +44,12 @@ def _muon(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
     return Muon(groups, config.momentum, (config.beta1, config.beta2), config.epsilon)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, factor: float = 1.0) -> None:
+    """Steps are longer by the factor; AdamW's decay goes by the rate alone."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * factor
+        if isinstance(optimizer, torch.optim.AdamW):
+            group["weight_decay"] = group.setdefault("decay", group["weight_decay"]) / factor
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

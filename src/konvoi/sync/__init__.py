@@ -6,7 +6,7 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
                                   before all: a step takes so many passes forward and back, and one may be tried
     chosen, message               what it does (a Config), and what to tell the user of that before the first step
     use(optimizer)                before wrap(): what each worker steps with
-    rate_factor                   by how much longer its steps must be than the schedule says
+    rate_factor(step)             by how much longer this step must be than the schedule says
     wrap(model)                   what the loop calls instead of the model
     settle(one_pass)              before the first step, also of a resumed run; one_pass() goes forward and back for
                                   nothing, always over the same micro-batch

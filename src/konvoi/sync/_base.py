@@ -18,7 +18,6 @@ class Sync:
     """The contract is in __init__.py."""
 
     agreement_lag = 0
-    rate_factor = 1.0
     replicas_differ = False
     message = ""
 
@@ -36,6 +35,9 @@ class Sync:
 
     def use(self, optimizer: Optimizer) -> None:
         """The gradients are equal, so its state is."""
+
+    def rate_factor(self, step: int) -> float:
+        return 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model

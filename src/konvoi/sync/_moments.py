@@ -55,10 +55,13 @@ class Moments:
         self.others_at = 0
         self.pending: Pending | None = None
 
-    @property
-    def rate_factor(self) -> float:
-        """Before anything is known of the others, they are taken to be like this one."""
-        return self.num_workers if self.others_at else math.sqrt(self.num_workers)
+    def rate_factor(self, step: int) -> float:
+        """The number of workers, and less by what Adam forgot of the others since they were put in.
+
+        Others are taken to be like this one: as long as nothing is known of them the root of the number is left.
+        """
+        kept = self._kept(step) if self.others_at else 0.0
+        return math.sqrt(self.num_workers * (1 + (self.num_workers - 1) * kept))
 
     def send(self, step: int, overlap: int) -> None:
         if self.pending:
@@ -76,9 +79,12 @@ class Moments:
         put_in(self._second_moments(), before, self.others)
 
     def _others_now(self, step: int) -> Tensor:
-        """Every step has taken its share of it."""
+        return self.others.to(self.parameters[0].device) * self._kept(step)
+
+    def _kept(self, step: int) -> float:
+        """Every step takes its share of it."""
         beta2 = float(self.adam.param_groups[0]["betas"][1])
-        return self.others.to(self.parameters[0].device) * beta2 ** (step - self.others_at)
+        return float(beta2 ** (step - self.others_at))
 
     def _second_moments(self) -> list[Tensor]:
         """Zeros before the first step, which a worker may have skipped."""

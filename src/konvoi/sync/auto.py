@@ -140,9 +140,8 @@ class Sync(_base.Sync):
     def use(self, optimizer: Optimizer) -> None:
         self.way.use(optimizer)
 
-    @property
-    def rate_factor(self) -> float:  # type: ignore[override]
-        return float(self.way.rate_factor)
+    def rate_factor(self, step: int) -> float:
+        return float(self.way.rate_factor(step))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         wrapped: nn.Module = self.way.wrap(model)

@@ -152,9 +152,8 @@ class Sync(_base.Sync):
         if self.config.share_moments and isinstance(optimizer, Adam):
             self.adam = optimizer
 
-    @property
-    def rate_factor(self) -> float:  # type: ignore[override]
-        return self.moments.rate_factor if self.moments else 1.0
+    def rate_factor(self, step: int) -> float:
+        return self.moments.rate_factor(step) if self.moments else 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
