@@ -70,7 +70,11 @@ def _exported(
         from konvoi.export.translation import export_translation
 
         return export_translation(trained, folder, precisions, report, sentences=sentences)
-    from konvoi.export.pictures import export_pictures
+    try:
+        from konvoi.export.pictures import export_pictures
+    except ModuleNotFoundError as missing:
+        hint = "pip install 'konvoi[export]' here; where the bundle is used it is not needed"
+        raise MachineError(f"exporting pictures needs the package {missing.name}", hint=hint) from None
 
     return export_pictures(trained, folder, precisions, report)
 
