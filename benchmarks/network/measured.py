@@ -93,7 +93,7 @@ def _with_rounds(case: Case) -> Case:
 
 def _rough_seconds(case: Case) -> float:
     """Of a step, from compute and bytes alone: which cases are drawn must not depend on the planner."""
-    sent = case.traffic.bytes_per_step(case.num_workers, case.workers_per_host) * 8 / (case.rate_megabits * 1e6)
+    sent = case.traffic.bytes_per_step(case.num_workers, case.num_hosts) * 8 / (case.rate_megabits * 1e6)
     hidden = case.traffic.hidden_by == "steps"
     return max(case.compute_seconds, sent) if hidden else case.compute_seconds + sent
 

@@ -43,7 +43,7 @@ def measured(case: Case) -> dict[str, Any]:
         "step_seconds": round(fmean(by_name["step_seconds"]), 5),
         # Workers of a host read the same counter; the host that sends most is the slowest.
         "bytes_out": round(max(by_name["bytes_out"])),
-        "bytes_declared": round(case.traffic.bytes_per_step(case.num_workers, case.workers_per_host)),
+        "bytes_declared": round(case.traffic.bytes_per_step(case.num_workers, case.num_hosts)),
         "processor_seconds": round(fmean(by_name["processor_seconds"]), 4),
         "seconds": round(ended_at - began_at, 1),
         "load_average": round(os.getloadavg()[0], 2),

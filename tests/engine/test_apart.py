@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.processes import Trainings, losses
 
@@ -48,6 +49,36 @@ def test_where_a_part_is_gone_all_begin_from_what_is_shared_and_it_is_said(
     assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
     assert "worker 1: nothing of its own to go on from" in resumed.log_file.read_text(encoding="utf-8")
     assert list(losses(resumed)) == list(range(1, NUM_STEPS + 1))
+
+
+@pytest.mark.parametrize("num_left", [2, 4])
+def test_other_workers_than_before_begin_from_what_is_shared(trainings: Trainings, num_left: int) -> None:
+    run = trainings.new(*LOCAL)
+    assert trainings.train_together(run, 3) == [0, 0, 0]
+    resumed = trainings.killed_after(run, SAVED_AT)
+    # Those who are left have parts of their own, of three workers.
+    assert trainings.train_together(resumed, num_left, resume=True) == [0] * num_left
+    assert "nothing of its own to go on from" in resumed.log_file.read_text(encoding="utf-8")
+    assert list(losses(resumed)) == list(range(1, NUM_STEPS + 1))
+
+
+def test_the_last_checkpoint_and_its_score_are_of_what_all_learnt(trainings: Trainings) -> None:
+    """The last round has two steps, no fragment is under way, and the loop evaluates and saves after the last step."""
+    changes = ("sync.local_steps=5", "sync.fragments=1", "sync.overlap_steps=0", "sync.wire=fp32")
+    ends = ("evaluate.every=12 steps", "checkpoint.every=12 steps", "train.mode=train_evaluate")
+    run = trainings.new("sync.name=diloco", *changes, *ends)
+    assert trainings.train_together(run, 2) == [0, 0]
+    last = f"step-{NUM_STEPS:08d}"
+    shared = load_file(run.checkpoints / last / "sync.safetensors")["0.shared"]
+    for rank in (0, 1):
+        own = load_file(run.checkpoints / "workers" / f"rank-{rank:03d}" / last / "sync.safetensors")
+        assert own["0.own"].equal(shared)
+    weights = load_file(run.checkpoints / last / "model.safetensors")
+    assert all(torch.isin(values, shared).all() for values in weights.values())
+    assert sum(event["kind"] == "evaluation" for event in run.events_of(0)) == 1
+    resumed = trainings.killed_after(run, NUM_STEPS)
+    assert trainings.train_together(resumed, 2, resume=True) == [0, 0]
+    assert load_file(resumed.checkpoints / last / "sync.safetensors")["0.shared"].equal(shared)
 
 
 def test_replicas_that_train_apart_end_up_with_one_model(trainings: Trainings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import textwrap
 from pathlib import Path
@@ -132,6 +133,16 @@ def test_parted_replicas_exchange_twice_as_often_until_every_step() -> None:
     assert "exchange every 2 steps from now on" in told[49]
     assert "exchange every step from now on" in told[99]
     assert (sync.way.local_steps, sync.way.overlap) == (1, 0)
+    sync.close()
+
+
+def test_a_loss_that_is_no_number_and_other_workers_than_before_are_no_parting() -> None:
+    sync = Sync(Config(watch_steps=2), Team(World()), Timeline())
+    sync._choose(diloco.Config(local_steps=4))
+    sync.wrap(nn.Linear(2, 1))
+    rows = [[4.0, 4.0], [math.nan, 4.0], [4.0, math.inf], [4.0, 4.0], [4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
+    assert not any(sync.heard(step, row) for step, row in enumerate(rows, start=1))
+    assert [len(row) for row in sync._losses] == [3, 3]
     sync.close()
 
 

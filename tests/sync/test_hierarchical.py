@@ -192,4 +192,4 @@ def test_what_is_between_the_hosts_is_checked_as_a_table_of_its_own() -> None:
 def test_what_leaves_a_host_is_what_its_way_sends_among_so_many_hosts() -> None:
     # 8 workers on 4 hosts, 1,000 values of 2 bytes: 2 x (4 - 1) / 4 x 2,000
     config = Config.model_validate({"between": {"name": "fp16"}})
-    assert traffic(config, [(1000,)]).bytes_per_step(8, workers_per_host=2) == 3000
+    assert traffic(config, [(1000,)]).bytes_per_step(8, num_hosts=4) == 3000

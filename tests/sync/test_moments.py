@@ -83,8 +83,36 @@ def test_every_worker_has_the_sum_over_all_a_step_after_they_were_sent(found: li
 
 def test_steps_are_longer_by_what_they_know_of_each_other(found: list[dict[str, Any]]) -> None:
     for told in found:
-        # Half as much of the other is left a step after it arrived (after the third and the fifth), then a quarter.
-        assert told["factors"] == pytest.approx([2**0.5, 2**0.5, 2**0.5, 3**0.5, 2.5**0.5, 3**0.5])
+        # Arrived after the third and the fifth step: half of the other is left in the next step, then a quarter. Adam
+        # has 7/8 of it in its third step, 15/16 of its own in the fourth, 31/32 in the fifth, 63/64 in the sixth.
+        kept = (1 / 2 * 7 / 8 * 16 / 15, 1 / 4 * 7 / 8 * 32 / 31, 1 / 2 * 31 / 32 * 64 / 63)
+        assert told["factors"] == pytest.approx([2**0.5] * 3 + [(2 * (1 + part)) ** 0.5 for part in kept])
+
+
+def test_without_what_is_its_own_a_worker_has_the_moments_of_one() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    adam = torch.optim.Adam(model.parameters(), betas=(0.9, BETA2))
+    adam.state[model.weight]["exp_avg_sq"] = torch.full((2, 2), 3.0)
+    sync = new_sync("diloco", {}, Team(World()))
+    sync.use(adam)
+    # One worker's, and half of another's.
+    sync.load_state({"moments": {"others_at": 7, "arrives_at": None, "num_in_it": 1.5}})
+    sync.wrap(model)
+    assert adam.state[model.weight]["exp_avg_sq"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    sync.close()
+
+
+def test_a_matrix_of_one_column_is_a_vector() -> None:
+    model = nn.Linear(1, 3, bias=False)
+    adam = torch.optim.Adam(model.parameters())
+    sync = new_sync("diloco", {"local_steps": 32}, Team(World()))
+    sync.use(adam)
+    sync.wrap(model)
+    moments = adam.state[model.weight]["exp_avg_sq"] = torch.tensor([[1.0], [2.0], [3.0]])
+    for step in range(1, 66):
+        sync.after_step(model, step)
+    assert moments.tolist() == [[1.0], [2.0], [3.0]]
+    sync.close()
 
 
 def test_without_adam_nothing_is_shared_and_steps_are_as_long_as_ever() -> None:

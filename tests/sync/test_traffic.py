@@ -39,7 +39,7 @@ def model() -> nn.Module:
 def bytes_per_step(team: Team, cases: list[tuple[str, dict[str, Any], int]]) -> list[tuple[float, float]]:
     """Measured and declared, for each."""
     found = []
-    for name, table, workers_per_host in cases:
+    for name, table, _ in cases:
         training = Training(model(), new_sync(name, table, team))
         inputs = torch.ones(1, 512)
         training.settle(inputs)
@@ -53,7 +53,7 @@ def bytes_per_step(team: Team, cases: list[tuple[str, dict[str, Any], int]]) -> 
                 before = sent_bytes(team, training.sync)
             training.step(inputs, rate=0.01)
         measured = (sent_bytes(team, training.sync) - before) / num_steps
-        found.append((measured, sent.bytes_per_step(team.size, workers_per_host)))
+        found.append((measured, sent.bytes_per_step(team.size, NUM_HOSTS)))
         training.sync.close()
     return found
 

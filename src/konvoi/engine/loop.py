@@ -66,6 +66,10 @@ def train(run: Run) -> str:
         if run.lost.num_steps >= run.recipe.faults.max_lost_steps:
             go_back(run)
             continue
+        if _share_done(run) >= 1:
+            # What each learnt alone belongs to the last evaluation and the last checkpoint.
+            stop_votes += _hear(run, 0)
+            run.sync.finish(run.progress.step)
         if evaluate_now:
             evaluate(run)
         # After the evaluation, so that a resumed run knows its outcome.
@@ -250,12 +254,13 @@ def _tell_saved(run: Run, written: Written) -> None:
 
 def go_back(run: Run) -> None:
     """To the last good checkpoint, and from there past what had no gradient."""
-    faults, lost = run.recipe.faults, run.lost
+    faults, num_steps, first = run.recipe.faults, run.lost.num_steps, run.lost.first_position
+    # Later steps may be heard of now, and count no more.
     _hear(run, 0)
     for written in run.saver.wait():
         _tell_saved(run, written)
-    bad = [lost.first_position, run.progress.position]
-    words = f"{lost.num_steps} steps in a row had no gradient (NaN or infinity): micro-batches {bad[0]:,} to {bad[1]:,}"
+    bad = [first, run.progress.position]
+    words = f"{num_steps} steps in a row had no gradient (NaN or infinity): micro-batches {bad[0]:,} to {bad[1]:,}"
     avoided, returns = [*run.progress.avoided, bad], run.progress.returns + 1
     if returns > faults.max_returns:
         raise NumbersError(
@@ -285,7 +290,8 @@ def _own_part(run: Run) -> Checkpoint | None:
         return None
     if run.sync.replicas_differ:
         tensors["optimizer"] = optim.state_tensors(run.optimizer)
-    return Checkpoint(run.progress.step, {"step": run.progress.step, "precision": run.precision.state()}, tensors)
+    state = {"step": run.progress.step, "workers": run.team.size, "precision": run.precision.state()}
+    return Checkpoint(run.progress.step, {**state, "sync": run.sync.state()}, tensors)
 
 
 def _evaluates(run: Run) -> bool:
@@ -336,8 +342,8 @@ def _begin(run: Run) -> None:
 
 def _finish(run: Run, ending: str) -> None:
     _hear(run, 0)
-    if ending != "interrupted":
-        run.sync.finish(run.progress.step)
+    if ending != "interrupted" and run.sync.finish(run.progress.step):
+        run.progress.scored_step = 0
     if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
         evaluate(run)
     save(run)

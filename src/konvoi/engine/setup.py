@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from konvoi.engine.progress import Progress
 from konvoi.engine.sanity import Lost
 from konvoi.engine.saver import Saver
 from konvoi.errors import DataError, NumbersError, UserError
+from konvoi.folder import read_json
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -199,7 +201,7 @@ def _tell_sync(run: Run, world: World, shapes: list[tuple[int, ...]]) -> None:
     """What it will send, and what it found out about itself."""
     chosen = run.sync.chosen
     sent = registry.find("sync", chosen.name).traffic(chosen, shapes)
-    run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.local_size)
+    run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.num_hosts)
     if run.sync.message:
         run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
         run.writer.console.say(run.sync.message)
@@ -274,7 +276,7 @@ def load_checkpoint(run: Run, source: restart.Source, was_away: bool = False) ->
 def _load_own_part(run: Run, was_away: bool) -> None:
     """All workers have theirs, or none uses it: other workers than before begin from what they had in common."""
     path = run.own_parts.path_of(run.progress.step)
-    known = run.team.gather((path.exists(), not was_away and not damage(path, "state.json")))
+    known = run.team.gather((path.exists(), not was_away and _fits(run, path)))
     if not all(is_intact for _, is_intact in known):
         if any(exists for exists, _ in known) or run.sync.replicas_differ:
             missing = ", ".join(str(rank) for rank, (_, is_intact) in enumerate(known) if not is_intact)
@@ -285,6 +287,11 @@ def _load_own_part(run: Run, was_away: bool) -> None:
         optim.load_state_tensors(run.optimizer, own.tensors["optimizer"])
     run.precision.load_state(own.state["precision"])
     run.sync.load_own(own.tensors["sync"])
+
+
+def _fits(run: Run, path: Path) -> bool:
+    """Of as many workers as there are now: what one of them rounded, and knows of the others, goes by their number."""
+    return not damage(path, "state.json") and read_json(path / "state.json").get("workers") == run.team.size
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:

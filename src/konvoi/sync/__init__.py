@@ -16,7 +16,8 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
     agreement_lag                 how many steps later the workers must know of each other how a step went; 0: at once
     replicas_differ, may_differ   whether the workers' weights part between two exchanges, or ever may
     heard(step, losses)           every worker's loss of a step; returns what to tell the user, or nothing
-    finish(step)                  after the last step of a run: what one worker alone learnt becomes everybody's
+    finish(step)                  after the last step of a run: what one worker alone learnt becomes everybody's;
+                                  returns whether that changed the weights, which happens once
     shared()                      around an evaluation or a save: the model holds what all have in common
     state(), load_state(state)    what a checkpoint must hold: small things, equal on all workers
     tensors(), load_tensors(t)    the same for tensors; loading comes before wrap()

@@ -55,8 +55,9 @@ class Sync:
         """Nothing to say to that."""
         return ""
 
-    def finish(self, step: int) -> None:
+    def finish(self, step: int) -> bool:
         """Nothing is one worker's alone."""
+        return False
 
     def shared(self) -> AbstractContextManager[None]:
         return nullcontext()

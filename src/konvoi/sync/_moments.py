@@ -60,8 +60,7 @@ class Moments:
 
         Others are taken to be like this one: as long as nothing is known of them the root of the number is left.
         """
-        kept = self._kept(step) if self.others_at else 0.0
-        return math.sqrt(self.num_workers * (1 + (self.num_workers - 1) * kept))
+        return math.sqrt(self.num_workers * self._num_in_it(step))
 
     def send(self, step: int, overlap: int) -> None:
         if self.pending:
@@ -83,17 +82,28 @@ class Moments:
 
     def _kept(self, step: int) -> float:
         """Every step takes its share of it."""
-        beta2 = float(self.adam.param_groups[0]["betas"][1])
-        return float(beta2 ** (step - self.others_at))
+        return self._beta2 ** (step - self.others_at)
+
+    def _num_in_it(self, step: int) -> float:
+        """Of how many workers the second moments are; early on, when all grow, others' are of an earlier time."""
+        if not self.others_at:
+            return 1.0
+        grown = (1 - self._beta2**self.others_at) / (1 - self._beta2**step)
+        return 1 + (self.num_workers - 1) * self._kept(step) * grown
+
+    @property
+    def _beta2(self) -> float:
+        return float(self.adam.param_groups[0]["betas"][1])
 
     def _second_moments(self) -> list[Tensor]:
         """Zeros before the first step, which a worker may have skipped."""
         state = self.adam.state
         found = [state[p]["exp_avg_sq"] if state[p] else torch.zeros_like(p) for p in self.parameters]
-        return [moments.view(len(moments), -1) if moments.dim() > 1 else moments.view(-1) for moments in found]
+        return [values.view(-1) if values.numel() == len(values) else values.view(len(values), -1) for values in found]
 
-    def state(self) -> dict[str, Any]:
-        return {"others_at": self.others_at, "arrives_at": self.pending.arrives_at if self.pending else None}
+    def state(self, step: int) -> dict[str, Any]:
+        arrives_at = self.pending.arrives_at if self.pending else None
+        return {"others_at": self.others_at, "arrives_at": arrives_at, "num_in_it": self._num_in_it(step)}
 
     def tensors(self) -> dict[str, Tensor]:
         return {"moments.mean": self.pending.mean.result()} if self.pending else {}
@@ -102,10 +112,12 @@ class Moments:
         return {"moments.others": self.others} | ({"moments.sent": self.pending.sent} if self.pending else {})
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-        """All of it, or nothing where the worker has nothing of its own."""
+        """All of it; where the worker has nothing of its own, second moments become those of one worker again."""
         self.pending = None
         self.others, self.others_at = torch.zeros_like(self.others), 0
-        if not own:
+        if "moments.others" not in own:
+            for moments in self._second_moments():
+                moments.div_(state.get("num_in_it", 1.0))
             return
         device = self.parameters[0].device
         self.others, self.others_at = own["moments.others"].to(device), state["others_at"]

@@ -29,12 +29,12 @@ class Traffic:
     training_passes: float = 0.0
     """The same on the thread that trains, which computes nothing meanwhile."""
 
-    def bytes_per_step(self, num_workers: int, workers_per_host: int = 1) -> float:
+    def bytes_per_step(self, num_workers: int, num_hosts: int = 0) -> float:
         """What each worker sends on average, all steps alike: an all-reduce sends 2 (n - 1) / n of its payload.
 
-        Where a host exchanges once, it is what leaves the host.
+        Where a host exchanges once, it is what leaves the host; as many hosts as workers unless given.
         """
-        members = max(1, num_workers // workers_per_host) if self.once_per_host else num_workers
+        members = num_hosts or num_workers if self.once_per_host else num_workers
         return 2 * (members - 1) / members * self.payload_bytes / self.every_steps
 
 

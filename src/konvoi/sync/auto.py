@@ -41,7 +41,7 @@ class Config(Section):
     """Of linear, that is enough: the most exact way that reaches it is taken."""
     max_local_steps: PositiveInt = 32
     """diloco exchanges at least so often."""
-    watch_steps: PositiveInt = 100
+    watch_steps: Annotated[int, Field(ge=2)] = 100
     """Steps over which the replicas' losses are compared."""
     tolerance: PositiveFloat = 0.02
     """A replica's loss may differ from the mean by this share before the exchanges come more often."""
@@ -114,7 +114,11 @@ class Sync(_base.Sync):
         """All workers hear the same, so that all decide alike."""
         if not isinstance(self.way, diloco.Sync):
             return ""
-        self._losses.append(losses)
+        if self._losses and len(self._losses[-1]) != len(losses):
+            # Other workers than before.
+            self._losses.clear()
+        if all(map(math.isfinite, losses)):
+            self._losses.append(losses)
         if len(self._losses) < self.config.watch_steps:
             return ""
         apart = spread(self._losses)
@@ -157,8 +161,8 @@ class Sync(_base.Sync):
     def after_step(self, model: nn.Module, step: int) -> None:
         self.way.after_step(model, step)
 
-    def finish(self, step: int) -> None:
-        self.way.finish(step)
+    def finish(self, step: int) -> bool:
+        return bool(self.way.finish(step))
 
     def shared(self) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self.way.shared()

@@ -143,6 +143,7 @@ class Sync(_base.Sync):
         self.adam: Adam | None = None
         """Where its second moments are shared."""
         self.moments: Moments | None = None
+        self.step = self.finished_at = 0
         self.fragments: list[Fragment] = []
         self.averagers: list[Averager] = []
         self.exchanger = Exchanger()
@@ -175,6 +176,7 @@ class Sync(_base.Sync):
         return [Averager(size, self.team.size, self.config.wire, group) for size in sizes]
 
     def after_step(self, model: nn.Module, step: int) -> None:
+        self.step = step
         for fragment in self.fragments:
             if fragment.pending and fragment.pending.arrives_at == step:
                 self._arrive(fragment)
@@ -226,13 +228,17 @@ class Sync(_base.Sync):
             fragment.move(pending.sent)
         fragment.pending = None
 
-    def finish(self, step: int) -> None:
+    def finish(self, step: int) -> bool:
+        if self.finished_at == step:
+            return False
+        self.finished_at = step
         for fragment in self.fragments:
             if fragment.pending:
                 self._arrive(fragment)
         for number, fragment in enumerate(self.fragments):
             self._send(number, step)
             self._arrive(fragment)
+        return True
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -254,12 +260,14 @@ class Sync(_base.Sync):
         return {
             "local_steps": self.local_steps,
             "overlap": self.overlap,
+            "step": self.step,
+            "finished_at": self.finished_at,
             "arrives_at": {
                 str(number): fragment.pending.arrives_at
                 for number, fragment in enumerate(self.fragments)
                 if fragment.pending
             },
-            "moments": self.moments.state() if self.moments else {},
+            "moments": self.moments.state(self.step) if self.moments else {},
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -294,6 +302,7 @@ class Sync(_base.Sync):
     def _restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
         """Without what is its own a worker begins at the shared weights, and nothing is under way."""
         self.local_steps, self.overlap = state.get("local_steps", self.local_steps), state.get("overlap", self.overlap)
+        self.step, self.finished_at = state.get("step", 0), state.get("finished_at", 0)
         if self.moments:
             self.moments.restore(state.get("moments", {}), tensors, own)
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
@@ -302,17 +311,17 @@ class Sync(_base.Sync):
                 fragment.momentum.copy_(tensors[f"{number}.momentum"])
                 fragment.set_own(own.get(f"{number}.own", fragment.shared))
             arrives_at = state.get("arrives_at", {}).get(str(number))
-            if own:
-                device = fragment.shared.device
-                prefix = f"{number}."
-                average.load({key.removeprefix(prefix): t for key, t in own.items() if key.startswith(prefix)}, device)
-                if arrives_at is not None:
-                    outer: Future[OuterStep] = Future()
-                    outer.set_result(self._outer_step(fragment, tensors[f"{number}.mean"].to(device)))
-                    fragment.pending = Pending(arrives_at, outer, own[f"{number}.sent"].to(device))
+            device, prefix = fragment.shared.device, f"{number}."
+            average.load({key.removeprefix(prefix): t for key, t in own.items() if key.startswith(prefix)}, device)
+            if own and arrives_at is not None:
+                outer: Future[OuterStep] = Future()
+                outer.set_result(self._outer_step(fragment, tensors[f"{number}.mean"].to(device)))
+                fragment.pending = Pending(arrives_at, outer, own[f"{number}.sent"].to(device))
         self._loaded = ({}, {}, {})
 
     def rewound(self) -> None:
+        # What is still under way reads what is put back here.
+        self.exchanger.submit(lambda: None).result()
         for fragment in self.fragments:
             fragment.pending = None
         self._restore(*self._loaded)

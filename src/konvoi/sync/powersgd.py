@@ -105,6 +105,9 @@ class Sync(ddp.Sync):
         return {"steps": self._power.iter, "buckets": self._buckets()}
 
     def load_state(self, state: dict[str, Any]) -> None:
+        for memory in self._memories().values():
+            # Of steps that do not count any more.
+            memory.clear()
         self._power.iter = state.get("steps", 0)
         self._fits = state.get("buckets") == self._buckets()
 
