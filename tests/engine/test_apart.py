@@ -15,9 +15,11 @@ from konvoi.run_directory import RunDirectory
 LOCAL = ("sync.name=diloco", "sync.local_steps=4")
 POWER = ("sync.name=powersgd", "sync.start_step=1", "sync.rank=2")
 NUM_STEPS, SAVED_AT = 12, 5
+# Saved in the midst of the exact steps.
+EXACT = (*LOCAL, "sync.exact_steps=7")
 
 
-@pytest.fixture(scope="module", params=[LOCAL, POWER], ids=["diloco", "powersgd"])
+@pytest.fixture(scope="module", params=[LOCAL, EXACT, POWER], ids=["diloco", "diloco, exact at first", "powersgd"])
 def of_two(request: pytest.FixtureRequest, trainings: Trainings) -> RunDirectory:
     run = trainings.new(*request.param)
     assert trainings.train_together(run, 2) == [0, 0]

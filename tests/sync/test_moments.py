@@ -115,6 +115,43 @@ def test_a_matrix_of_one_column_is_a_vector() -> None:
     sync.close()
 
 
+def exact_at_first(team: Team, table: dict[str, Any]) -> dict[str, list[float]]:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    adam = torch.optim.Adam(model.parameters(), betas=(0.0, BETA2))
+    sync = new_sync("diloco", table, team)
+    sync.use(adam)
+    sync.wrap(model)
+    found: dict[str, list[float]] = {"factors": [], "gradients": [], "weights": [], "shared": [], "moments": []}
+    for step in range(1, 5):
+        model.zero_grad()
+        for micro_batch in (1, 2):
+            with sync.micro_step(model, is_last=micro_batch == 2):
+                (model.weight * (team.rank + 1)).sum().backward()
+        found["factors"].append(sync.rate_factor(step))
+        found["gradients"].append(model.weight.grad.item())  # type: ignore[union-attr]
+        adam.param_groups[0]["lr"] = 0.1 * sync.rate_factor(step)
+        adam.step()
+        sync.after_step(model, step)
+        found["weights"].append(model.weight.item())
+        with sync.shared():
+            found["shared"].append(model.weight.item())
+        found["moments"].append(adam.state[model.weight]["exp_avg_sq"].item())
+    sync.close()
+    return found
+
+
+def test_the_first_steps_may_be_exact() -> None:
+    one, other = on_workers(exact_at_first, (1, 1), {"local_steps": 8, "fragments": 1, "exact_steps": 2})
+    # Two micro-batches of 1 and of 2 each: the mean of 2 and 4, and then each its own.
+    assert (one["gradients"], other["gradients"]) == ([3, 3, 2, 2], [3, 3, 4, 4])
+    assert one["factors"] == pytest.approx([1, 1, 2**0.5, 2**0.5])
+    assert one["weights"][:2] == other["weights"][:2] == one["shared"][:2]
+    assert one["weights"][2] != other["weights"][2] and one["shared"][2:] == other["shared"][1:3]
+    # 9 x (1 - 1/2), then 9 x (1 - 1/4) times two workers; half of it is left beside half of 2 x 2.
+    assert one["moments"][:3] == pytest.approx([4.5, 13.5, 13.5 / 2 + 2])
+
+
 def test_without_adam_nothing_is_shared_and_steps_are_as_long_as_ever() -> None:
     model = nn.Linear(2, 2)
     for table, optimizer in (

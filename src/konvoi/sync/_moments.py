@@ -62,6 +62,11 @@ class Moments:
         """
         return math.sqrt(self.num_workers * self._num_in_it(step))
 
+    def begin_apart(self) -> None:
+        """So far they were of the mean of all gradients: in a worker's own there is so much more noise."""
+        for moments in self._second_moments():
+            moments.mul_(self.num_workers)
+
     def send(self, step: int, overlap: int) -> None:
         if self.pending:
             self.arrive(step)

@@ -5,6 +5,8 @@ gradient, and a step of Nesterov's momentum along it makes the new shared weight
 The model is cut into fragments that take turns, and a fragment travels while the next steps compute (streaming,
 Douillard and others, 2025): a slow link costs nothing as long as a fragment needs no more than overlap_steps.
 
+The first exact_steps may be exact, as ddp's: while a model learns its first things, weights that part cost the most.
+
 When the new shared weights arrive, a worker moves to them and keeps what it learnt meanwhile: every local step counts
 exactly once, in this exchange or in the next. With Adam its second moments are shared as well (_moments.py).
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -41,6 +43,8 @@ class Config(Section):
     name: Literal["diloco"] = "diloco"
     local_steps: PositiveInt = 16
     """Steps from one exchange of a fragment to its next: H."""
+    exact_steps: NonNegativeInt = 0
+    """So many steps at first average their gradients, in fp32 and each in its time, as ddp does."""
     fragments: PositiveInt | None = None
     """Parts of the model that take turns; 4 unless given, or as many as there are local_steps."""
     overlap_steps: NonNegativeInt | None = None
@@ -153,8 +157,13 @@ class Sync(_base.Sync):
         if self.config.share_moments and isinstance(optimizer, Adam):
             self.adam = optimizer
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the next step is."""
+        return self.step < self.config.exact_steps
+
     def rate_factor(self, step: int) -> float:
-        return self.moments.rate_factor(step) if self.moments else 1.0
+        return self.moments.rate_factor(step) if self.moments and not self.is_exact else 1.0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -175,8 +184,34 @@ class Sync(_base.Sync):
         group = self.team.another_group()
         return [Averager(size, self.team.size, self.config.wire, group) for size in sizes]
 
+    @contextmanager
+    def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
+        with self.in_host(model, is_last):
+            yield
+        if is_last and self.is_exact:
+            self._average_gradients(model)
+
+    def in_host(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward: what makes the workers of one replica equal."""
+        return nullcontext()
+
+    @torch.no_grad()
+    def _average_gradients(self, model: nn.Module) -> None:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        with self.timeline("optimiser"):
+            own = torch.cat([gradient.view(-1) for gradient in gradients])
+        with self.timeline("exposed_communication"):
+            mean = self.exchanger.submit(lambda: self.averagers[-1].exactly(own)).result()
+        with self.timeline("optimiser"):
+            for gradient, values in zip(gradients, torch.split(mean, [g.numel() for g in gradients]), strict=True):
+                gradient.copy_(values.view_as(gradient))
+
     def after_step(self, model: nn.Module, step: int) -> None:
-        self.step = step
+        was_exact, self.step = self.is_exact, step
+        if was_exact:
+            if not self.is_exact:
+                self._begin_apart()
+            return
         for fragment in self.fragments:
             if fragment.pending and fragment.pending.arrives_at == step:
                 self._arrive(fragment)
@@ -187,6 +222,17 @@ class Sync(_base.Sync):
                 self._send(number, step)
                 if self.overlap == 0:
                     self._arrive(self.fragments[number])
+
+    @torch.no_grad()
+    def _begin_apart(self) -> None:
+        self._share_own()
+        if self.moments:
+            self.moments.begin_apart()
+
+    def _share_own(self) -> None:
+        """After an exact step all have the same weights."""
+        for fragment in self.fragments:
+            fragment.shared = fragment.own()
 
     @torch.no_grad()
     def _share_moments(self, moments: Moments, step: int) -> None:
@@ -232,6 +278,8 @@ class Sync(_base.Sync):
         if self.finished_at == step:
             return False
         self.finished_at = step
+        if self.is_exact:
+            self._share_own()
         for fragment in self.fragments:
             if fragment.pending:
                 self._arrive(fragment)
@@ -242,6 +290,8 @@ class Sync(_base.Sync):
 
     @contextmanager
     def shared(self) -> Iterator[None]:
+        if self.is_exact:
+            self._share_own()
         own = [fragment.own() for fragment in self.fragments]
         for fragment in self.fragments:
             fragment.set_own(fragment.shared)
@@ -273,6 +323,8 @@ class Sync(_base.Sync):
     def tensors(self) -> dict[str, Tensor]:
         """What has not arrived is waited for here, and takes effect when it would have."""
         found: dict[str, Tensor] = self.moments.tensors() if self.moments else {}
+        if self.is_exact:
+            self._share_own()
         for number, fragment in enumerate(self.fragments):
             found |= {f"{number}.shared": fragment.shared, f"{number}.momentum": fragment.momentum}
             if fragment.pending:
@@ -331,7 +383,7 @@ class Sync(_base.Sync):
 
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:
-    """A model's worth of differences every local_steps, a fragment at a time."""
+    """A model's worth of differences every local_steps, a fragment at a time; after exact_steps."""
     moments_share = min(1.0, config.local_steps / _moments.EVERY) if config.share_moments else 0.0
     return Traffic(
         bytes_per_value(config.wire) * num_values(shapes) + moments_share * 4 * _moments.num_margins(shapes),

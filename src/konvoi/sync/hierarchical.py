@@ -141,7 +141,7 @@ class LocalSteps(diloco.Sync):
     def settle(self, one_pass: Callable[[], None]) -> None:
         self.inside.settle(one_pass)
 
-    def micro_step(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    def in_host(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
         return self.inside.micro_step(model, is_last)
 
     def new_averagers(self, sizes: list[int]) -> list[Averager]:
