@@ -11,6 +11,10 @@ that its Adam divides by:
     local-8-longer   its own, and steps longer by the root of the number of workers
     local-8-shared   as diloco shares them: its own, and of the others means of rows and columns
     local-8-known    those of the mean gradient, as if everyone knew it: nothing but the parting of the weights is left
+    local-8-shared-exact100
+                     the first 100 steps exact, as diloco's exact_steps
+    local-8-known-moving
+                     first moments averaged as well whenever weights are
 
 Each case appends a row to apart.jsonl; what is there already is not run again.
 """
@@ -117,13 +121,19 @@ class Worker:
         self.weights.addcdiv_(self.mean, size, value=-rate / (1 - BETA1**number))
 
 
-def trained_apart(corpus: Corpus, num_steps: int, local_steps: int, moments: str) -> Tensor:
-    count, start = corpus.num_workers, corpus.weights.clone()
-    workers = [Worker(start.clone(), torch.zeros_like(start)) for _ in range(count)]
-    known = torch.zeros_like(start)
-    for step in range(1, num_steps + 1):
+def trained_apart(corpus: Corpus, num_steps: int, local_steps: int, moments: str, *more: str) -> Tensor:
+    count = corpus.num_workers
+    first = next((int(word.removeprefix("exact")) for word in more if word.startswith("exact")), 0)
+    one = trained_together(corpus, first)
+    # In one worker's gradients there is so much more noise than in the mean of all.
+    workers = [Worker(one.weights.clone(), torch.zeros_like(one.weights)) for _ in range(count)]
+    for worker in workers:
+        worker.mean, worker.square = one.mean.clone(), one.square * count
+    tell_others(corpus, workers)
+    known = one.square.clone()
+    for step in range(first + 1, num_steps + 1):
         gradients = [corpus.gradient_of(worker.weights, step, rank) for rank, worker in enumerate(workers)]
-        known.lerp_(clipped(sum(gradients, torch.zeros(())) / count).square(), 1 - BETA2)
+        known.lerp_(clipped(mean_of(gradients)).square(), 1 - BETA2)
         for worker, gradient in zip(workers, gradients, strict=True):
             worker.see(clipped(gradient))
         if moments == "shared" and step % local_steps == 0:
@@ -133,10 +143,20 @@ def trained_apart(corpus: Corpus, num_steps: int, local_steps: int, moments: str
             square = {"shared": (worker.square + worker.others) / count**2, "known": known}
             worker.step(square.get(moments, worker.square), rate, step)
         if step % local_steps == 0:
-            mean = sum((worker.weights for worker in workers), torch.zeros(())) / count
-            for worker in workers:
-                worker.weights.copy_(mean)
-    return sum((worker.weights for worker in workers), torch.zeros(())) / count
+            make_equal([worker.weights for worker in workers])
+            if "moving" in more:
+                make_equal([worker.mean for worker in workers])
+    return mean_of([worker.weights for worker in workers])
+
+
+def mean_of(values: list[Tensor]) -> Tensor:
+    return sum(values, torch.zeros(())) / len(values)
+
+
+def make_equal(values: list[Tensor]) -> None:
+    mean = mean_of(values)
+    for own in values:
+        own.copy_(mean)
 
 
 def tell_others(corpus: Corpus, workers: list[Worker]) -> None:
@@ -147,14 +167,14 @@ def tell_others(corpus: Corpus, workers: list[Worker]) -> None:
         put_in(corpus.cut(worker.others), nothing, sum(own, torch.zeros(())) - margin)
 
 
-def trained_together(corpus: Corpus, num_steps: int) -> Tensor:
+def trained_together(corpus: Corpus, num_steps: int) -> Worker:
     one = Worker(corpus.weights.clone(), torch.zeros(1))
     for step in range(1, num_steps + 1):
         ranks = range(corpus.num_workers)
         gradient = sum((corpus.gradient_of(one.weights, step, rank) for rank in ranks), torch.zeros(()))
         one.see(clipped(gradient / corpus.num_workers))
         one.step(one.square, corpus.rate(step), step)
-    return one.weights
+    return one
 
 
 def rows() -> list[dict[str, Any]]:
@@ -164,10 +184,10 @@ def rows() -> list[dict[str, Any]]:
 def measure(case: str, key: dict[str, Any]) -> None:
     corpus = Corpus(key["workers"], key["steps"], key["rate"])
     if case == "ddp":
-        weights = trained_together(corpus, key["steps"])
+        weights = trained_together(corpus, key["steps"]).weights
     else:
-        _, local_steps, moments, *_ = f"{case}-own".split("-")
-        weights = trained_apart(corpus, key["steps"], int(local_steps), moments)
+        _, local_steps, *more = f"{case}-own".split("-")
+        weights = trained_apart(corpus, key["steps"], int(local_steps), *more)
     row = {"case": case, **key, "loss": round(corpus.loss(weights), 4), "at": time.strftime("%Y-%m-%d %H:%M")}
     print(row, flush=True)
     with RESULTS.open("a") as file:
