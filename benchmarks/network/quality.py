@@ -5,10 +5,10 @@
     python benchmarks/network/quality.py --table
 
 The budget of a run is --steps of --tokens padded target tokens, shared out among the workers, at a rate of --rate at
-the most; the recipe's own two workers have 4,096 together. Every run sees the same tokens and takes as many steps. Loss
-and BLEU are of the validation split after the last step. Each run appends a row to quality.jsonl; what is there already
-is not run again. Runs are not timed: they may share the machine with anything; by themselves they take about eight
-minutes on 2 cores.
+the most; unless given, that is the recipe's own rate, and what its two workers have together. Every run sees the same
+tokens and takes as many steps. Loss and BLEU are of the validation split after the last step. Each run appends a row to
+quality.jsonl; what is there already is not run again. Runs are not timed: they may share the machine with anything; by
+themselves they take about eight minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--rate", type=float, default=0.002)
+    parser.add_argument("--rate", type=float, default=0.005)
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()

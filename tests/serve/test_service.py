@@ -274,16 +274,16 @@ def test_one_request_too_many_is_told_to_come_again(waiting):
 
 
 def test_what_takes_too_long_is_ended_and_what_had_not_begun_is_not_computed(waiting):
-    app = create_app([waiting], limits=Limits(request_seconds=0.2, stream_seconds=0.2, max_batch=1))
+    app = create_app([waiting], limits=Limits(request_seconds=1, stream_seconds=0.2, max_batch=1))
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        begun = client.post("/api/translate", json={"text": "Begun."})
-        streamed = client.post("/api/translate/stream", json={"text": "Streamed."})
-        answers = await asyncio.gather(begun, streamed)
+        begun = asyncio.ensure_future(client.post("/api/translate", json={"text": "Begun."}))
+        await until(waiting.has_begun.is_set)
+        answers = [await client.post("/api/translate/stream", json={"text": "Streamed."}), await begun]
         waiting.may_go_on.set()
         return answers
 
-    begun, streamed = in_process(app, ask)
+    streamed, begun = in_process(app, ask)
     assert begun.status_code == 503
     assert begun.json()["error"]["problem"] == "this took too long"
     # Its head was sent before: the last line tells.
