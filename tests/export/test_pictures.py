@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import konvoi as package
 from konvoi.bundle.classifier import OnnxClassifier, PictureSettings, open_classifier
 from konvoi.bundle.format import Bundle, open_bundle
 from konvoi.engine.trained import load_trained
-from konvoi.errors import BundleError
+from konvoi.errors import BundleError, MachineError
 from konvoi.evaluate.accuracy import Confusion
+from konvoi.export.make import _exported
 from konvoi.export.onnx_graph import FromBytes, write_onnx
 from konvoi.export.pictures import Compared, Pictures, compare, export_pictures, judge, settings_of
 from konvoi.models.resnet import Config, Model
 from konvoi.run_directory import RunDirectory
+from konvoi.stages import silent
 from konvoi.tasks.classification import prepare
 
 COLOURS = {"blue": (90, 100, 140), "green": (90, 130, 100), "red": (140, 100, 90)}
@@ -215,3 +218,12 @@ def test_what_was_not_asked_for_is_not_there_and_what_can_not_be_is_said(run: Pa
     assert list(variants) == ["int8"]
     assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
     assert settings["left_out"] == {"float16": "is not for pictures"}
+
+
+def test_without_onnx_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for module in ("pictures", "onnx_graph"):
+        monkeypatch.delitem(sys.modules, f"konvoi.export.{module}")
+    with pytest.raises(MachineError, match="needs the package onnx") as told:
+        _exported("classification", None, tmp_path, [], None, silent)  # type: ignore[arg-type]
+    assert "konvoi[export]" in told.value.hint

@@ -209,8 +209,7 @@ class Sync(_base.Sync):
     def after_step(self, model: nn.Module, step: int) -> None:
         was_exact, self.step = self.is_exact, step
         if was_exact:
-            if not self.is_exact:
-                self._begin_apart()
+            self._share_own()
             return
         for fragment in self.fragments:
             if fragment.pending and fragment.pending.arrives_at == step:
@@ -224,15 +223,12 @@ class Sync(_base.Sync):
                     self._arrive(self.fragments[number])
 
     @torch.no_grad()
-    def _begin_apart(self) -> None:
-        self._share_own()
-        if self.moments:
-            self.moments.begin_apart()
-
     def _share_own(self) -> None:
-        """After an exact step all have the same weights."""
+        """After an exact step all have the same weights; after the last one they part."""
         for fragment in self.fragments:
             fragment.shared = fragment.own()
+        if self.moments and not self.is_exact:
+            self.moments.begin_apart()
 
     @torch.no_grad()
     def _share_moments(self, moments: Moments, step: int) -> None:
@@ -278,8 +274,6 @@ class Sync(_base.Sync):
         if self.finished_at == step:
             return False
         self.finished_at = step
-        if self.is_exact:
-            self._share_own()
         for fragment in self.fragments:
             if fragment.pending:
                 self._arrive(fragment)
@@ -290,8 +284,6 @@ class Sync(_base.Sync):
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        if self.is_exact:
-            self._share_own()
         own = [fragment.own() for fragment in self.fragments]
         for fragment in self.fragments:
             fragment.set_own(fragment.shared)
@@ -323,8 +315,6 @@ class Sync(_base.Sync):
     def tensors(self) -> dict[str, Tensor]:
         """What has not arrived is waited for here, and takes effect when it would have."""
         found: dict[str, Tensor] = self.moments.tensors() if self.moments else {}
-        if self.is_exact:
-            self._share_own()
         for number, fragment in enumerate(self.fragments):
             found |= {f"{number}.shared": fragment.shared, f"{number}.momentum": fragment.momentum}
             if fragment.pending:
