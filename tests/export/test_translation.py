@@ -142,6 +142,9 @@ def test_what_float32_says_otherwise_must_score_the_same():
     expected = [said("ja")] * 200
     assert "nein" in why_not_float32(expected, [said("nein", score=-1.5), *expected[1:]])
     assert why_not_float32([said("ja", math.nan)], [said("ja", math.nan)])
+    # 0.1 is 5 % of 1 + 1: too much for the same words, not for what a near tie led to.
+    assert "ja" in why_not_float32(expected, [said("ja", score=-1.1), *expected[1:]])
+    assert why_not_float32(expected, [said("nein", score=-1.1), *expected[1:]]) == ""
 
 
 def test_sentences_that_were_cut_off_do_not_count():
