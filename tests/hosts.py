@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,8 @@ def limit(namespace: str, device: str, rate_megabits: float | None) -> None:
 @contextlib.contextmanager
 def in_network_of(namespace: str) -> Iterator[None]:
     """This thread, and the threads and processes that it starts, are in the namespace's network."""
+    # One for the whole life of this process; started by chance in there, it would be ended with the namespace.
+    resource_tracker.ensure_running()
     with Path("/proc/thread-self/ns/net").open() as before, (NAMESPACES / namespace).open() as after:
         _enter_network(after.fileno())
         try:

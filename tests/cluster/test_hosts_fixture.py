@@ -192,6 +192,23 @@ def test_nothing_stays_behind_and_nothing_shows_among_the_machine_s_interfaces(t
 
 
 @requires_hosts
+def test_what_multiprocessing_keeps_for_later_tests_outlives_the_hosts(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from konvoi.parallel import ordered_map
+from tests.hosts import Hosts
+if __name__ == "__main__":
+    for name in ("one", "other"):
+        with Hosts(1, Path(sys.argv[1]) / name):
+            assert list(ordered_map(abs, [-1, -2, -3], 2)) == [1, 2, 3]
+"""
+    words = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]
+    result = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@requires_hosts
 def test_hosts_that_cannot_be_made_are_removed(tmp_path: Path) -> None:
     (tmp_path / "laptop").write_text("in the way of a folder")
     hosts = Hosts(1, tmp_path)
