@@ -23,7 +23,7 @@ from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints
 from konvoi.engine.sanity import fingerprint
 from konvoi.engine.saver import Job, Saver, copied
-from konvoi.engine.setup import keep_memory
+from konvoi.memory import keep_memory
 from konvoi.models.transformer import Config, Model
 
 RESULTS = Path(__file__).with_suffix(".jsonl")

@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from konvoi.config.sections import Optim
 from konvoi.engine import optim
-from konvoi.engine.setup import keep_memory
+from konvoi.memory import keep_memory
 from konvoi.models import _conv_kernels
 from konvoi.models.resnet import Config, Model, flops
 from konvoi.parallel import usable_cores

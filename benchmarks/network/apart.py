@@ -34,7 +34,8 @@ from torch import Tensor
 
 from konvoi import registry
 from konvoi.config import recipe as recipes
-from konvoi.engine.setup import keep_memory, span_of
+from konvoi.engine.setup import span_of
+from konvoi.memory import keep_memory
 from konvoi.sync import Team
 from konvoi.sync._moments import margins, num_margins, put_in
 from konvoi.world import World

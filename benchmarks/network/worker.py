@@ -27,7 +27,7 @@ from links import INTERFACE, address_of
 from torch import Tensor, distributed, nn
 
 from konvoi import registry
-from konvoi.engine.setup import keep_memory
+from konvoi.memory import keep_memory
 from konvoi.models import transformer
 from konvoi.sync import Team, Traffic
 from konvoi.telemetry.timeline import Timeline

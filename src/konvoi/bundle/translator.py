@@ -14,6 +14,7 @@ from konvoi.data.clean import normalise
 from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
 from konvoi.data.subwords import Subwords
 from konvoi.errors import BundleError
+from konvoi.memory import keep_memory
 from konvoi.parallel import usable_cores
 
 # Written by export/lexicon.py; CTranslate2 looks for it under this name.
@@ -28,6 +29,7 @@ def open_translator(bundle: Bundle, variant: str | None = None, threads: int | N
     if bundle.description.task != "translation":
         raise BundleError(f"{bundle.path} is no translator", hint=f"konvoi classify {bundle.path} IMAGE...")
     _, chosen = bundle.variant(variant)
+    keep_memory()
     return BundleTranslator(bundle, bundle.path / chosen.path, threads or usable_cores())
 
 

@@ -61,7 +61,7 @@ def take_part(meeting: Path, rank: int) -> Costs:
     import torch
     from torch import distributed
 
-    from konvoi.engine.setup import keep_memory
+    from konvoi.memory import keep_memory
 
     # As a worker does.
     keep_memory()

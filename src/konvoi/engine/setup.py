@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +30,7 @@ from konvoi.engine.sanity import Lost
 from konvoi.engine.saver import Saver
 from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.folder import read_json
+from konvoi.memory import keep_memory
 from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
@@ -303,16 +302,6 @@ def _use_device(world: World, recipe: Recipe) -> torch.device:
     # More threads than cores make every parallel region wait for a thread that is not running.
     torch.set_num_threads(recipe.train.threads or max(1, usable_cores() // world.local_size))
     return torch.device("cpu")
-
-
-def keep_memory() -> None:
-    """Tells glibc to reuse freed memory instead of giving it back: fewer page faults (docs/lab-notes.md)."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        m_trim_threshold, m_mmap_max = -1, -4
-        # Large blocks would be mapped, and their pages faulted in, anew each time.
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
 def _check_average(recipe: Recipe, sync: Any) -> None:
