@@ -112,10 +112,10 @@ class Trainings:
             return work(run.path, World(), resume, quiet=True, checkpoint=checkpoint)
 
     @contextmanager
-    def built(self, run: RunDirectory, resume: bool = False) -> Iterator[Run]:
+    def built(self, run: RunDirectory, resume: bool = False, checkpoint: str = "last") -> Iterator[Run]:
         """Ready for its first step, in this process."""
         with self.surroundings():
-            built = build(run, World(), resume, quiet=True)
+            built = build(run, World(), resume, quiet=True, checkpoint=checkpoint)
             try:
                 yield built
             finally:

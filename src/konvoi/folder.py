@@ -28,15 +28,32 @@ class KeepsWorkError(DataError):
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Beside, then rename: a reader never sees half of it."""
+    """Beside, then rename: a reader never sees half of it, nor, after a power cut, an empty file in its place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextlib.contextmanager
+def unless_full() -> Iterator[None]:
+    """What a run tells of itself is not worth ending it for, when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+
+def is_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -140,7 +157,7 @@ def _explained(final: Path, needed_bytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise MachineError(
                 f"no space left for {final}: about {needed_bytes / BYTES_PER_MB:,.0f} MB are needed, "
                 f"{free_mb:,.0f} MB were free",

@@ -79,6 +79,10 @@ def test_a_title_is_a_sentence_but_a_wrapped_line_is_none() -> None:
     assert sentences(text) == ["A short title", "The text begins.", f"{full_line}\nGermany and was\nbrief."]
 
 
+def test_a_line_end_near_the_beginning_is_one_too() -> None:
+    assert sentences(f"Title\nA{'a' * 54}\nNext line") == ["Title", "A" + "a" * 54, "Next line"]
+
+
 @pytest.mark.parametrize(
     "text", ["." * 100_000, "a. " * 33_000, " " * 100_000, "\n" * 100_000, "(" * 100_000, "。" * 100_000]
 )

@@ -106,6 +106,13 @@ def test_resume_goes_on_for_longer(konvoi, tiny_recipe, run_copy):
     assert "restart" in {event["kind"] for event in run.events_of()}
 
 
+def test_resume_passes_over_a_damaged_checkpoint_and_says_so(konvoi, tiny_recipe, run_copy):
+    (run_copy / "checkpoints" / "step-00000020" / "model.safetensors").write_bytes(b"cut")
+    result = konvoi("train", tiny_recipe, "--run", run_copy, "--resume", "--set", 'train.duration="21 steps"')
+    assert result.exit_code == 0, result.stderr
+    assert "step-00000020 is damaged" in result.stderr and "going on from step-00000010" in result.stderr
+
+
 def test_a_run_without_a_checkpoint_begins_anew(konvoi, tiny_recipe, run_copy):
     shutil.rmtree(run_copy / "checkpoints")
     (run_copy / "checkpoints").mkdir()
@@ -134,7 +141,7 @@ def test_a_finished_run_is_not_trained_again(konvoi, tiny_recipe, trained_run):
 def test_a_damaged_checkpoint_names_the_intact_one_which_then_works(konvoi, tiny_recipe, run_copy):
     damage(run_copy / "checkpoints" / "step-00000020")
     resume = ("train", tiny_recipe, "--run", run_copy, "--resume")
-    result = konvoi(*resume)
+    result = konvoi(*resume, "--checkpoint", "step-00000020")
     assert result.exit_code == 2
     assert "step-00000020 is damaged" in result.stderr
     assert f"konvoi train {tiny_recipe} --run {run_copy} --resume --checkpoint step-00000010" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -90,3 +91,31 @@ def test_a_hostile_file_comes_back_line_by_line(konvoi, bundle, tmp_path):
     assert len(translations) == 1000 + 1
     assert all(translation == "" for line, translation in zip(lines, translations, strict=False) if not line)
     assert "\u2047" not in "".join(translations)
+
+
+def test_a_line_that_is_too_long_is_named_and_nothing_is_written(konvoi, bundle, tmp_path):
+    (tmp_path / "in").write_text("Tom is here.\n" + "Go. " * 300_000 + "\n")
+    for given in (("--input", tmp_path / "in"), ()):
+        text = None if given else (tmp_path / "in").read_text()
+        result = konvoi("translate", bundle, *given, "--output", tmp_path / "out", input=text)
+        assert (result.exit_code, "line 2 is longer than 1,048,576 bytes" in result.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_is_written_to_and_a_link_followed(konvoi, bundle, tmp_path):
+    expected = konvoi("translate", bundle, "Tom is here.").stdout
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        assert konvoi("translate", bundle, "Tom is here.", "--output", tmp_path / "pipe").exit_code == 0
+        assert reader.stdout and reader.stdout.read() == expected
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert konvoi("translate", bundle, "Tom is here.", "--output", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == expected
+
+
+def test_a_translation_has_letters_that_the_locale_may_lack(bundle):
+    command = [sys.executable, "-m", "konvoi", "translate", str(bundle), "Ünïcødé 🦄"]
+    result = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, b"Traceback" in result.stderr) == (0, False)
+    assert result.stdout.decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ import torch
 from tests.processes import Trainings, checkpoint_steps
 
 from konvoi.engine import checkpoint as module
-from konvoi.engine.checkpoint import Checkpoint, Checkpoints, check_room, damage, load, weights
+from konvoi.engine.checkpoint import Checkpoint, Checkpoints, NoRoomError, check_room, damage, load, weights
 from konvoi.errors import CheckpointError, MachineError
+from konvoi.folder import read_json, write_json
 
 
 def checkpoint(step: int, value: float = 0.0, size: int = 3) -> Checkpoint:
@@ -276,3 +278,45 @@ def test_whoever_goes_back_gives_up_what_came_after(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.choose("average")] == [step_name(1), step_name(2)]
     assert checkpoints.index()["best"][0] == {"checkpoint": step_name(2), "metric": "bleu", "value": 15.0}
     assert names(tmp_path) == [step_name(1), step_name(2)]
+
+
+def test_whoever_goes_back_to_one_of_the_best_finds_it_again_after_the_next_fault(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, metric="bleu")
+    for step, bleu in ((1, 30.0), (2, 10.0), (3, 20.0)):
+        checkpoints.rank_by_score(checkpoints.save(checkpoint(step)), bleu)
+    assert checkpoints.index()["last"] == [step_name(3)]
+    checkpoints.forget_after(1)
+    assert checkpoints.newest_intact() == (tmp_path / step_name(1), "")
+    checkpoints.save(checkpoint(2))
+    assert names(tmp_path) == [step_name(1), step_name(2)]
+
+
+def test_a_run_that_goes_on_from_another_folder_keeps_what_it_began_with(trainings: Trainings, tmp_path: Path) -> None:
+    run = trainings.trained()
+    shutil.copytree(run.checkpoints / step_name(12), tmp_path / step_name(12))
+    shutil.rmtree(run.checkpoints)
+    with trainings.built(run, resume=True, checkpoint=str(tmp_path / step_name(12))):
+        assert Checkpoints(run.checkpoints).newest_intact() == (run.checkpoints / step_name(12), "")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "pipe", "link"])
+def test_checksums_that_lead_elsewhere_are_damage_and_nothing_is_read(tmp_path: Path, name: str) -> None:
+    path = Checkpoints(tmp_path).save(checkpoint(1))
+    (tmp_path / "secret").write_text("mine")
+    os.mkfifo(path / "pipe")
+    (path / "link").symlink_to("/dev/zero")
+    write_json(path / "checksums.json", {**read_json(path / "checksums.json"), name: "0"})
+    assert damage(path) == f"damaged ({name} is missing)"
+
+
+def test_a_disk_without_room_for_the_index_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_json", full)
+    with pytest.raises(NoRoomError):
+        checkpoints.save(checkpoint(2))
+    assert checkpoints.newest_intact()[0].name == step_name(1)

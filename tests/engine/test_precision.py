@@ -12,7 +12,7 @@ from torch import nn
 from konvoi.config.sections import Optim
 from konvoi.engine import optim
 from konvoi.engine.loop import save, train_step
-from konvoi.engine.precision import Precision
+from konvoi.engine.precision import Buffers, Precision
 
 CPU = torch.device("cpu")
 
@@ -156,3 +156,15 @@ def test_half_precision_learns(trainings: Trainings, precision: str) -> None:
 def test_auto_takes_what_the_processor_can(trainings: Trainings) -> None:
     with trainings.built(trainings.new("train.precision=auto")) as built:
         assert built.precision.name in ("fp32", "bf16")
+
+
+def test_a_skipped_step_leaves_no_infinity_in_batch_normalisation() -> None:
+    """The forward pass has written its means by the time the gradients are known."""
+    model = nn.BatchNorm1d(2)
+    model(torch.randn(4, 2))
+    expected = {name: buffer.clone() for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    buffers = Buffers(model)
+    model(torch.full((4, 2), float("inf")))
+    assert not torch.isfinite(model.running_mean).all()
+    buffers.restore()
+    assert all(torch.equal(dict(model.named_buffers())[name], buffer) for name, buffer in expected.items())

@@ -143,9 +143,11 @@ def test_a_real_process_that_is_stopped_in_the_middle_goes_on_exactly(
         assert (run.summary()["status"], run.summary()["ending"]) == ("interrupted", "interrupted")
         assert run.summary()["steps"] == last == max(losses(run))
         assert [event["step"] for event in events(run, "interrupted")] == [last]
-    trainings.change(run, f"train.duration={last + 4} steps")
+    # Beyond what was made and not saved: the steps are made again.
+    duration = f"train.duration={max(losses(run)) + 4} steps"
+    trainings.change(run, duration)
     assert trainings.train(run, resume=True) == "finished"
-    whole = trainings.trained(f"train.duration={last + 4} steps", "train.mode=train", "checkpoint.every=1000 steps")
+    whole = trainings.trained(duration, "train.mode=train", "checkpoint.every=1000 steps")
     assert_went_on_exactly(whole, run, after=0)
 
 

@@ -151,6 +151,8 @@ def test_sentences_that_were_cut_off_do_not_count():
     # 2 x 1 piece + 20
     expected = [said("ja"), said("ja ja ja", num_pieces=22)]
     assert identical_percent(expected, [said("ja"), said("ja ja", num_pieces=23)]) == 100.0
+    # Where all were, nobody knows.
+    assert identical_percent(expected[1:], [said("nein", num_pieces=23)]) is None
 
 
 def test_a_smaller_variant_may_lose_three_tenths_of_a_point():
@@ -203,6 +205,19 @@ def test_a_bundle_is_not_replaced_unawares(konvoi, trained_run, bundle, tmp_path
     result = konvoi("export", trained_run, "--to", tmp_path, "--force")
     assert result.exit_code == 2
     assert (tmp_path / "mine").read_text() == "my file"
+    (tmp_path / "bundle.json").write_text('{"webpack": 1}')
+    assert konvoi("export", trained_run, "--to", tmp_path, "--force").exit_code == 2
+    assert (tmp_path / "mine").read_text() == "my file"
+
+
+def test_a_bundle_that_is_replaced_stays_where_a_link_leads(konvoi, trained_run, bundle, tmp_path):
+    shutil.copytree(bundle.path, tmp_path / "kept" / "first")
+    (tmp_path / "newest").symlink_to(tmp_path / "kept" / "first")
+    result = konvoi("export", trained_run, "--to", tmp_path / "newest", "--force", "--precision", "float32")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "newest").is_symlink()
+    assert list(open_bundle(tmp_path / "newest").description.variants) == ["float32"]
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["first"]
 
 
 def test_an_unknown_precision_is_named_with_the_known(konvoi, trained_run, tmp_path):

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,21 @@ def test_whose_silence_is_news_is_waited_for(circles: dict[int, Circle], monkeyp
     monkeypatch.setattr(gather, "SETTLE_WITHOUT_LOST_SECONDS", 1000.0)
     first, _ = gathered(circles, Failure("h2", 2, "was ended by SIGKILL", "lost"))
     assert [node for node, _ in first.lineup.voters] == [0, 2]
+
+
+def test_a_proposal_from_before_one_ran_with_others_is_not_accepted(circles: dict[int, Circle]) -> None:
+    """Host 0 proposes, is cut off, and host 2 runs with host 1; the old proposal would make two trainings."""
+    stale = circles[0]._proposal({node: _card(circle) for node, circle in circles.items()}, [LINEUP, Lineup(1, ())])
+    assert stale.lineup.generation == 2
+    circles[0].publish("running", proposal=asdict(stale))
+    assert circles[2]._proposed(circles[2].look([0])) == stale
+    circles[2].formed(Lineup(1, ((1, "b"), (2, "c"))))
+    assert circles[2]._proposed(circles[2].look([0])) is None
+
+
+def _card(circle: Circle) -> dict[str, Any]:
+    circle.publish("gathering", failure=None, step=5)
+    return circle.door.card
 
 
 def test_only_who_refuses_or_was_started_anew_is_dead(circles: dict[int, Circle]) -> None:

@@ -80,6 +80,12 @@ def test_it_serves_translators_and_classifiers_on_this_machine_only(started: Sta
         assert tasks == ["translation", "classification"]
 
 
+def test_it_answers_under_the_address_that_it_shows(started: Started, trained_run):
+    with started(trained_run, host="127.0.0.2") as (address, _):
+        assert address.startswith("http://127.0.0.2:")
+        assert httpx.get(f"{address}/api/models", timeout=60).status_code == 200
+
+
 def test_a_bundle_is_served_without_torch(started: Started, bundle):
     with started(bundle) as (address, process):
         answer = httpx.post(f"{address}/api/translate", json={"text": "A dog."}, timeout=60)
@@ -107,13 +113,15 @@ def test_a_token_comes_from_a_file_the_environment_or_the_command_which_warns(tm
     assert command._token(None, None) is None
     monkeypatch.setenv("KONVOI_TOKEN", "from-the-environment")
     assert command._token(None, None) == "from-the-environment"
+    monkeypatch.setenv("KONVOI_TOKEN", "from-the-environment\n")
+    assert command._token(None, None) == "from-the-environment"
     assert command._token(None, tmp_path / "token") == "from-the-file-of-the-user"
     assert capsys.readouterr().err == ""
     assert command._token("from-the-command", None) == "from-the-command"
     assert "other users can see --token" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("token", ["", "short", "fünfzehn Zeichen und mehr"])
+@pytest.mark.parametrize("token", ["", "short", "fünfzehnZeichenUndMehr", "with blanks in between"])
 def test_a_token_that_can_be_guessed_or_not_sent_is_refused(token):
     with pytest.raises(UserError, match="at least 16 characters"):
         serve([], token=token)
@@ -134,7 +142,8 @@ def test_a_port_that_is_taken_has_a_remedy():
 
 
 @pytest.mark.parametrize(
-    ("host", "problem"), [("192.0.2.1", "no address of this machine"), ("no such name", "no address")]
+    ("host", "problem"),
+    [("192.0.2.1", "no address of this machine"), ("no such name", "no address"), ("a..b", "no address")],
 )
 def test_a_host_that_is_not_this_one_is_refused(host, problem):
     with pytest.raises(UserError, match=problem):

@@ -12,7 +12,7 @@ from konvoi.bundle.interfaces import Translator
 from konvoi.errors import DataError
 from konvoi.serve.app import create_app
 from konvoi.serve.batching import Batcher
-from konvoi.serve.recent import MAX_CHARACTERS, Recent
+from konvoi.serve.recent import Recent
 
 PATIENCE_SECONDS = 60
 
@@ -23,7 +23,7 @@ class Shouting:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.queue = Batcher(self.compute, max_items=1, wait_seconds=0)
-        self.recent: Recent[str, str] = Recent(self.queue, max_answers=2)
+        self.recent: Recent[str, str] = Recent(self.queue, lambda answer: len(answer) < 100, max_answers=2)
 
     def compute(self, sentences: list[str], options: str) -> list[str]:
         self.asked += sentences
@@ -54,8 +54,8 @@ def test_what_was_not_asked_for_longest_is_forgotten(shouting: Shouting) -> None
     assert shouting.asked == ["a", "b", "c", "b"]
 
 
-def test_neither_errors_nor_very_long_sentences_are_kept(shouting: Shouting) -> None:
-    long = "x" * (MAX_CHARACTERS + 1)
+def test_neither_errors_nor_large_answers_are_kept(shouting: Shouting) -> None:
+    long = "x" * 100
     for _ in range(2):
         shouting(long)
         with pytest.raises(DataError):

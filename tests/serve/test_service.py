@@ -78,6 +78,23 @@ def test_alternatives_and_attention_come_where_they_are_asked_for(client):
         assert all(len(row) == len(one["source_pieces"]) > 0 for row in one["attention"])
 
 
+def test_attention_that_would_fill_the_memory_is_left_out(client, monkeypatch):
+    """Not the translation: a page shows all of a long text, and which words belong together while there are few."""
+
+    def has_attention(sentences: list[str], **more: object) -> list[bool]:
+        question = {"sentences": sentences, "beam": 1, "attention": True, **more}
+        found = client.post("/api/translate", json=question).json()["sentences"]
+        assert all(one["translations"] for one in found)
+        return [any(way["attention"] for way in one["translations"]) for one in found]
+
+    assert has_attention(["A dog.", "A dog " * 100]) == [True, False]
+    assert has_attention(["A dog " * 30], beam=3, num_best=3) == [True]
+    assert has_attention(["A dog " * 60], beam=3, num_best=3) == [False]
+    monkeypatch.setattr("konvoi.serve.service.MAX_ATTENTION", 1_000)
+    found = has_attention(["A small dog."] * 200)
+    assert found[0] and not found[-1]
+
+
 def test_a_stream_has_the_same_sentences_a_line_each_and_an_end(client):
     whole = client.post("/api/translate", json={"text": TEXT}).json()
     answer = client.post("/api/translate/stream", json={"text": TEXT})
@@ -107,6 +124,7 @@ def test_a_long_text_does_not_fill_the_queue_and_comes_in_order(translator):
         ({"text": 7}, "text: Input should be a valid string"),
         ({"text": "a" * 50_001}, "text: String should have at most 50000 characters"),
         ({"text": "Oh! " * 1_001}, "the text has 1,001 sentences"),
+        ({"text": "a" * 5_005}, "the text has a sentence of 5,005 characters"),
         ({"sentences": ["a"] * 1_001}, "sentences: List should have at most 1000 items"),
         ({"sentences": ["a", "b" * 5_001]}, "sentences.1: String should have at most 5000 characters"),
         ([1, 2], "body: "),
@@ -420,6 +438,12 @@ def test_the_description_is_a_page_without_scripts(client):
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1:8080", "[::1]", "[::1]:8080", "LOCALHOST:1"])
 def test_it_answers_under_its_own_names(client, name):
     assert client.get("/api/models", headers={"Host": name}).status_code == 200
+
+
+def test_it_answers_under_the_name_that_it_was_given(translator):
+    with TestClient(create_app([translator], names=["my-laptop"]), "http://127.0.0.1") as client:
+        codes = [client.get("/", headers={"Host": f"{name}:8000"}).status_code for name in ("My-Laptop", "yours")]
+    assert codes == [200, 421]
 
 
 @pytest.mark.parametrize(

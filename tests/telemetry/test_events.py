@@ -136,3 +136,9 @@ def test_the_log_says_what_the_console_says(directory: RunDirectory, capsys: pyt
         assert "a word [with brackets]" in text
         assert "step 1  loss 2.000  100 target tokens/s" in text
         assert "step 2" not in text
+
+
+def test_a_full_disk_does_not_end_the_run_that_tells_of_itself() -> None:
+    events = EventWriter(Path("/dev/full"))
+    assert events.write("step", step=1)["step"] == 1
+    events.close()

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, NonNegativeFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from konvoi.bundle.search import MAX_BEAM
 from konvoi.errors import BundleError
 
 FORMAT_VERSION = 1
@@ -26,7 +27,6 @@ DESCRIPTION_FILE = "bundle.json"
 PRECISIONS = ("float32", "float16", "int8")
 # Real ones have a few kB; a stranger's must not fill the memory.
 MAX_DESCRIPTION_BYTES = 16_000_000
-MAX_BEAM = 64
 
 
 @dataclass(frozen=True)

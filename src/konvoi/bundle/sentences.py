@@ -105,7 +105,7 @@ def _ends_sentence(text: str, start: int, gap_start: int, gap_end: int) -> bool:
 def _is_wrapped(text: str, gap_start: int, gap_end: int) -> bool:
     """Whether the line goes on after a single line end: a full line, or a small letter after it."""
     after = text[gap_end]
-    line_start = max(text.rfind("\n", gap_start - REACH, gap_start) + 1, 0)
+    line_start = max(text.rfind("\n", max(0, gap_start - REACH), gap_start) + 1, 0)
     is_full = gap_start - line_start >= WRAPPED_CHARACTERS or gap_start - REACH >= line_start
     return after.islower() or (is_full and after.isalpha())
 

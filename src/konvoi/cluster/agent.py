@@ -124,6 +124,8 @@ class _Host:
         self._recall_circle()
         proposal = self._gather(None) if self.circle else None
         while True:
+            if proposal and proposal.failure:
+                return Outcome(OUR_FAULT, proposal.failure)
             outcome, is_regroup = self._run_generation(proposal)
             if self._is_final(outcome) and not is_regroup:
                 return outcome
@@ -133,8 +135,6 @@ class _Host:
                 self._meet_again(outcome)
                 continue
             proposal = self._gather(outcome.failure)
-            if proposal.failure:
-                return Outcome(OUR_FAULT, proposal.failure)
 
     def _is_final(self, outcome: Outcome) -> bool:
         failure = outcome.failure
@@ -316,6 +316,11 @@ class _Agent:
         self.board.stops_main = True
         try:
             self.board.say("ready", self.host.prepare())
+        except KeyboardInterrupt:
+            if self.board.has_interrupted:
+                # A fault elsewhere: nobody asked this host to stop.
+                self.stop.is_asked = False
+            raise
         finally:
             self.board.stops_main = False
         while not self.board.all_said("ready"):

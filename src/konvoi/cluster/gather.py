@@ -44,11 +44,16 @@ class Proposal:
     """Hosts that ran last: their checkpoints are of the run's own history."""
     failure: Failure | None = None
     """Why all end instead."""
+    heard: tuple[tuple[int, int], ...] = ()
+    """By node: the latest generation that it knew of when it was asked. Who has tried or run another one since was not
+    outvoted with it, and does not come."""
 
     @classmethod
     def from_card(cls, told: Mapping[str, Any]) -> Proposal:
         failure = Failure(**told["failure"]) if told["failure"] else None
-        return cls(_lineup(told["lineup"]), told["port"], Tally(**told["tally"]), tuple(told["veterans"]), failure)
+        heard = tuple((node, generation) for node, generation in told["heard"])
+        tally, veterans = Tally(**told["tally"]), tuple(told["veterans"])
+        return cls(_lineup(told["lineup"]), told["port"], tally, veterans, failure, heard)
 
 
 @dataclass
@@ -118,12 +123,12 @@ class Circle:
 
     def _proposed(self, seen: Mapping[int, Answer]) -> Proposal | None:
         """By another that has this host in its lineup."""
-        newest = max((lineup.generation for lineup in self.votes), default=-1)
+        newest = _newest(self.votes)
         for _, card in sorted(_cards(seen).items()):
             if told := card.get("proposal"):
                 proposal = Proposal.from_card(told)
-                lineup = proposal.lineup
-                if (self.spec.node, self.who) in lineup.voters and lineup.generation > newest:
+                lineup, knows_all = proposal.lineup, (self.spec.node, newest) in proposal.heard
+                if (self.spec.node, self.who) in lineup.voters and lineup.generation > newest and knows_all:
                     return proposal
         return None
 
@@ -156,7 +161,8 @@ class Circle:
             reason = why_not(tally, failure, self.faults.max_restarts)
             failure = replace(failure, text=reason) if reason else None
         port = _free_port(self.spec.member.address)
-        return Proposal(Lineup(newest + 1, voters), port, tally, tuple(ran_last), failure)
+        heard = tuple((node, _newest(map(_lineup, card["votes"]))) for node, card in sorted(gathering.items()))
+        return Proposal(Lineup(newest + 1, voters), port, tally, tuple(ran_last), failure, heard)
 
     def _accept(self, proposal: Proposal) -> Proposal:
         self.votes = (*self.votes, proposal.lineup)
@@ -247,6 +253,10 @@ def _cards(seen: Mapping[int, Answer]) -> dict[int, dict[str, Any]]:
 
 def _lineup(told: Mapping[str, Any]) -> Lineup:
     return Lineup(told["generation"], tuple((node, who) for node, who in told["voters"]))
+
+
+def _newest(votes: Iterable[Lineup]) -> int:
+    return max((lineup.generation for lineup in votes), default=-1)
 
 
 def _dead(seen: Mapping[int, Answer], lineups: list[Lineup]) -> set[Voter]:

@@ -122,6 +122,7 @@ class Board:
         self.spec = spec
         self.stops_main = False
         """Whether news of a failure or a stop interrupt the main thread, as SIGTERM would."""
+        self.has_interrupted = False
         self._store = _open(spec, timeout)
         self._said = {(what, node): "" for what in SAID for node in range(len(spec.members))}
         self._failure = ""
@@ -209,7 +210,7 @@ class Board:
                 # A closed connection is no silence: torch never opens it again, and nobody else would close it.
                 self._is_cut = True
             if self.stops_main and (self.failure() or self.any_said("stop")):
-                self.stops_main = False
+                self.stops_main, self.has_interrupted = False, True
                 _thread.interrupt_main(signal.SIGTERM)
             if is_last or self._is_cut:
                 return

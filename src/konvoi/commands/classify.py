@@ -15,7 +15,7 @@ from konvoi.commands.output import aligned, print_json
 from konvoi.errors import BundleError, DataError, RunError
 from konvoi.image_input.decode import read_picture
 from konvoi.images.check import DamagedPicture
-from konvoi.images.pictures import looks_like_a_picture
+from konvoi.images.pictures import looks_like_a_picture, shown
 
 # Files in memory at a time.
 CHUNK_PICTURES = 32
@@ -91,7 +91,7 @@ def _alone(classifier: Classifier, path: Path, content: bytes, num_classes: int)
 
 def _result(path: Path, guesses: list[Guess]) -> dict[str, Any]:
     classes = [{"class": guess.name, "probability": guess.probability} for guess in guesses]
-    return {"image": str(path), "classes": classes}
+    return {"image": shown(str(path)), "classes": classes}
 
 
 def _words(one: dict[str, Any]) -> str:

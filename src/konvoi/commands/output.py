@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from konvoi.errors import MachineError
-from konvoi.folder import write_whole
+from konvoi.folder import is_full, write_whole
 from konvoi.stages import BYTES, Report, silent
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def write_output(file: Path, text: str) -> None:
     try:
         write_whole(file, text)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise
         raise MachineError(f"{file} cannot be written: {error.strerror}", hint="name another file with -o") from None
 

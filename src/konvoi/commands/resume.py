@@ -72,11 +72,12 @@ def has_no_checkpoint(run: RunDirectory) -> bool:
     return not any(run.checkpoints.glob("step-*"))
 
 
-def check_checkpoint(run: RunDirectory, name: str, command: str) -> None:
-    """Before any worker starts; the hint is the command that goes on from one that is whole."""
+def check_checkpoint(run: RunDirectory, name: str | None, command: str) -> None:
+    """Before any worker starts; the hint is the command that goes on from one that is whole. Without a name it is the
+    newest of those: damaged ones are passed over."""
     checkpoints = Checkpoints(run.checkpoints)
     try:
-        checkpoints.choose(name)
+        checkpoints.choose(name) if name else checkpoints.newest_intact()
     except CheckpointError as error:
         others = [path.name for path in checkpoints.intact()]
         hint = f"{others[0]} is intact: {command} --checkpoint {others[0]}" if others else error.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,7 +49,9 @@ def serve(
     if secret is None and not is_loopback(host):
         raise UserError(f"{host} can be reached from other machines: that needs a token", hint=MAKE_TOKEN)
     with listen(host, port) as listener, _opened(paths, variant, checkpoint) as models:
-        app = create_app(models.translators, models.classifiers, token=secret)
+        # As somebody may write it after http://, or as the system resolved it.
+        names = {_shown(host).lower(), _shown(listener.getsockname()[0])}
+        app = create_app(models.translators, models.classifiers, token=secret, names=names)
         # Whoever reads the address may use it at once.
         listener.listen()
         typer.echo(f"http://{_shown(host)}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")
@@ -61,15 +64,17 @@ def _token(token: str | None, file: Path | None) -> str | None:
     if token is not None and token != known:
         typer.echo(f"warning: other users can see --token; use --token-file or {TOKEN_VARIABLE}", err=True)
     secret = _read(file) if file else known if token is None else token
-    if secret is not None and (len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii()):
-        problem = f"the token must have at least {MIN_TOKEN_CHARACTERS} characters, all of them ASCII"
+    # Line ends stay in many a secret's file or variable; a header could not carry them.
+    secret = secret.strip() if secret is not None else None
+    if secret is not None and not re.fullmatch(rf"[!-~]{{{MIN_TOKEN_CHARACTERS},}}", secret):
+        problem = f"the token must have at least {MIN_TOKEN_CHARACTERS} characters, all of them ASCII, without blanks"
         raise UserError(problem, hint=MAKE_TOKEN)
     return secret
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8").strip()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", hint=MAKE_TOKEN) from None
 

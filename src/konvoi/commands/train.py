@@ -97,7 +97,7 @@ def _resumed(request: Request, recipe: Recipe) -> Iterator[tuple[RunDirectory, R
             tell_anew(run)
             request = replace(request, resume=False)
         else:
-            resume.check_checkpoint(run, request.checkpoint or "last", request.resume_command(run))
+            resume.check_checkpoint(run, request.checkpoint, request.resume_command(run))
         if resume.is_done(run, changes) and not request.checkpoint:
             tell_done(run)
             yield None

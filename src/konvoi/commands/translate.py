@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
@@ -47,6 +48,9 @@ def translate(
         is_keyboard = not text and input_file is None and sys.stdin.isatty()
         if is_keyboard:
             typer.echo("a sentence a line; Ctrl-D ends", err=True)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Whatever the locale says: a translation has letters that it may lack.
+            sys.stdout.reconfigure(encoding="utf-8")
         lines = _lines(text, input_file)
         chunks = _chunks(lines, 1 if is_keyboard else CHUNK_LINES, at_paragraphs=documents and not is_keyboard)
         # Where the translations go to the terminal themselves, no bar is needed.
@@ -107,7 +111,9 @@ def _chunks(lines: Iterator[str], num_lines: int, *, at_paragraphs: bool) -> Ite
 
 
 def _reported(chunks: Iterator[list[str]], report: Report, input_file: Path | None) -> Iterator[list[str]]:
-    total = sum(1 for _ in raw_lines(input_file)) if input_file and report is not silent else None
+    # What is no file, as a pipe, can be read only once.
+    is_counted = input_file and input_file.is_file() and report is not silent
+    total = sum(1 for _ in raw_lines(input_file)) if input_file and is_counted else None
     num_done = 0
     for chunk in chunks:
         yield chunk
@@ -124,11 +130,13 @@ def _lines(text: list[str], input_file: Path | None) -> Iterator[str]:
 
 
 def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Not as a corpus is read: control characters, or a very long line, are no reason to translate nothing."""
+    """Not as a corpus is read: control characters, or a long line, are no reason to translate nothing."""
     for number, raw in enumerate(lines, start=1):
         try:
-            # What raw_lines cut may end within a character.
-            yield raw.decode("utf-8", "strict" if len(raw) <= MAX_LINE_BYTES else "ignore")
+            if len(raw) > MAX_LINE_BYTES:
+                problem = f"{name}: line {number} is longer than {MAX_LINE_BYTES:,} bytes"
+                raise DataError(problem, hint="give one sentence or paragraph a line")
+            yield raw.decode("utf-8")
         except UnicodeDecodeError:
             raise DataError(
                 f"{name}: line {number} is not UTF-8", hint="convert it: iconv -f ISO-8859-1 -t UTF-8"
@@ -140,7 +148,10 @@ def _beside(path: Path) -> Iterator[TextIO]:
     """Takes its name only when it is whole: a stopped translation leaves no half file behind."""
     if path.is_dir():
         raise UserError(f"{path} is a folder", hint="name a file for --output")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # A link stays one; a pipe or device is written to as it is.
+    path = path.resolve()
+    is_special = path.exists() and not path.is_file()
+    temporary = path if is_special else path.with_name(f".{path.name}.{os.getpid()}")
     try:
         stream = temporary.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
@@ -150,4 +161,5 @@ def _beside(path: Path) -> Iterator[TextIO]:
             yield stream
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        if not is_special:
+            temporary.unlink(missing_ok=True)

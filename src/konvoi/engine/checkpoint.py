@@ -15,7 +15,6 @@ checkpoints/workers/rank-003/step-00000500/
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from konvoi.errors import CheckpointError, MachineError
 from konvoi.evaluate.scores import is_better
-from konvoi.folder import DAMAGED, read_json, write_json
+from konvoi.folder import DAMAGED, is_full, read_json, write_json
 
 Tensors = dict[str, Tensor]
 
@@ -76,10 +75,13 @@ class Checkpoints:
             # A killed run left it; no other writes here while this one does.
             shutil.rmtree(half_written)
         temporary = self.folder / f".{final.name}.{os.getpid()}"
-        while not self._write(temporary, checkpoint):
-            self._free_oldest(checkpoint)
-        _take_place(temporary, final)
-        self._remember(last=final.name)
+        try:
+            while not self._write(temporary, checkpoint):
+                self._free_oldest(checkpoint)
+            _take_place(temporary, final)
+            self._remember(last=final.name)
+        except OSError as error:
+            raise no_room(self.folder, checkpoint.num_bytes) if is_full(error) else error from None
         self._saved = (final, checkpoint.state)
         return final
 
@@ -91,7 +93,7 @@ class Checkpoints:
             _write(temporary, checkpoint)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            if is_full(error):
                 return False
             raise
         return True
@@ -135,10 +137,13 @@ class Checkpoints:
         """Whoever goes back to a step gives up what came after it, lest two histories be averaged or compared."""
         index = self.index()
         latest = self.path_of(step).name
+        last = [name for name in index["last"] if name <= latest]
+        if latest not in last and (self.folder / latest).is_dir():
+            # One of the best, and now the one to go on from after the next fault.
+            last.append(latest)
         best = [entry for entry in index["best"] if entry["checkpoint"] <= latest]
-        abandoned = [name for name in index["last"] if name > latest]
-        if abandoned or best != index["best"]:
-            write_json(self.folder / "index.json", {"last": [n for n in index["last"] if n <= latest], "best": best})
+        if (last, best) != (index["last"], index["best"]):
+            write_json(self.folder / "index.json", {"last": last, "best": best})
 
     def _remember(self, last: str | None = None, best: list[dict[str, Any]] | None = None) -> None:
         index = self.index()
@@ -242,6 +247,9 @@ def damage(path: Path, needed: str = "model.safetensors") -> str:
     try:
         checksums = json.loads((path / "checksums.json").read_text(encoding="utf-8"))
         for name, expected in checksums.items():
+            # Nothing leads out of the folder; a device or pipe might have no end.
+            if Path(name).name != name or (path / name).is_symlink() or not (path / name).is_file():
+                return f"damaged ({name} is missing)"
             if _sha256(path / name) != expected:
                 return f"damaged ({name} differs from its checksum)"
         if needed not in checksums:

@@ -12,7 +12,7 @@ import torch
 
 from konvoi.engine import optim
 from konvoi.engine.checkpoint import Checkpoint
-from konvoi.engine.precision import Outcome
+from konvoi.engine.precision import Buffers, Outcome
 from konvoi.engine.restart import stalled
 from konvoi.engine.sanity import Lost, check_equal, fingerprint
 from konvoi.engine.saver import Job, Written, copied
@@ -86,7 +86,7 @@ def train_step(run: Run) -> float:
     progress.leave_out_avoided()
     rate = recipe.schedule.rate(progress.step + 1, run.span)
     optim.set_rate(run.optimizer, rate, run.sync.rate_factor(progress.step + 1))
-    first = progress.position
+    first, buffers = progress.position, Buffers(run.bare_model)
     # Every token weighs the same, however the buckets fell over the ranks: the plan knows them all.
     num_targets = sum(run.task.num_targets(p) for p in range(first, first + run.micro_batches_per_step))
     own = torch.zeros(5, dtype=torch.float64)
@@ -95,7 +95,9 @@ def train_step(run: Run) -> float:
         own += _micro_step(run, position, is_last, num_targets)
     with run.timeline("optimiser"):
         outcome = run.precision.step(run.optimizer, run.bare_model, recipe.optim.clip_norm)
-        if run.average and not outcome.skipped:
+        if outcome.skipped:
+            buffers.restore()
+        elif run.average:
             run.average.update(progress.step + 1)
     run.sync.after_step(run.model, progress.step + 1)
     progress.step += 1
@@ -347,12 +349,14 @@ def _finish(run: Run, ending: str) -> None:
     if ending != "interrupted" and _evaluates(run) and run.progress.scored_step != run.progress.step:
         evaluate(run)
     save(run)
-    for written in run.saver.wait():
-        _tell_saved(run, written)
-        if written.no_room:
-            raise written.no_room
-    # A worker that left now would be taken for a failed one, and the first be ended in the midst of its save.
-    run.team.sum([0.0])
+    # As long as a checkpoint may take.
+    with run.timeline("checkpoint"):
+        for written in run.saver.wait():
+            _tell_saved(run, written)
+            if written.no_room:
+                raise written.no_room
+        # A worker that left now would be taken for a failed one, and the first be ended in the midst of its save.
+        run.team.sum([0.0])
     status = "interrupted" if ending == "interrupted" else "finished"
     run.writer.event(status, step=run.progress.step, ending=ending)
     _summarise(run, status, ending)

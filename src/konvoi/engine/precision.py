@@ -75,3 +75,16 @@ class Precision:
     def load_state(self, state: dict[str, Any]) -> None:
         if state:
             self.scaler.load_state_dict(state)
+
+
+class Buffers:
+    """What a forward pass has written before anybody knows that the step is skipped: means of batch normalisation."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._before = [buffer.clone() for buffer in self._buffers]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            buffer.copy_(before)

@@ -13,7 +13,7 @@ import torch
 
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine.checkpoint import Checkpoint, Checkpoints
-from konvoi.errors import CheckpointError
+from konvoi.errors import UserError
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
 from konvoi.world import LAST_STEP_AT
@@ -35,16 +35,19 @@ class Source:
 
 def is_keeper(directory: RunDirectory, team: Team) -> bool:
     """Whether this worker writes what all have in common: one on every disk, so that no host takes it along."""
-    token = directory.checkpoints / f".{team.from_first(uuid.uuid4().hex)}"
-    if team.rank == 0:
+    meeting = team.from_first(uuid.uuid4().hex)
+    # Each host's first leaves its number; who finds a lower one shares that worker's disk.
+    token = directory.checkpoints / f".{meeting}-{team.rank:06d}"
+    is_candidate = team.rank == 0 or team.world.local_rank == 0
+    if is_candidate:
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
         token.touch()
     team.sum([0.0])
-    sees_the_first_disk = token.exists()
+    found = sorted(path.name for path in directory.checkpoints.glob(f".{meeting}-*")) if is_candidate else []
     team.sum([0.0])
-    if team.rank == 0:
+    if is_candidate:
         token.unlink()
-    return team.rank == 0 or (team.world.local_rank == 0 and not sees_the_first_disk)
+    return found[:1] == [token.name]
 
 
 def choose(stored: Checkpoints, name: str, team: Team, keeps: bool) -> Source | None:
@@ -52,12 +55,16 @@ def choose(stored: Checkpoints, name: str, team: Team, keeps: bool) -> Source | 
 
     A host that was away has a "spare" one, perhaps of a history that the others gave up: only where they have none.
     """
-    found: Path | CheckpointError | None = None
+    found: Path | UserError | None = None
     damaged, is_any = "", name in (*RESTARTS, "last")
-    if keeps and (not is_any or stored.index()["last"]):
+    if keeps:
         try:
-            found, damaged = stored.newest_intact() if is_any else (stored.choose(name)[0], "")
-        except CheckpointError as error:
+            if not is_any:
+                found = stored.choose(name)[0]
+            elif stored.index()["last"]:
+                found, damaged = stored.newest_intact()
+        except UserError as error:
+            # Another host may have one that is whole.
             found = error
     everyones = team.gather((found, damaged, name == "spare"))
     paths = [
@@ -68,7 +75,7 @@ def choose(stored: Checkpoints, name: str, team: Team, keeps: bool) -> Source | 
     if paths:
         _, _, minus_rank, path, problem = max(paths)
         return Source(path, -minus_rank, problem)
-    if errors := [one for one, _, _ in everyones if isinstance(one, CheckpointError)]:
+    if errors := [one for one, _, _ in everyones if isinstance(one, UserError)]:
         raise errors[0]
     return None
 

@@ -270,6 +270,9 @@ def load_checkpoint(run: Run, source: restart.Source, was_away: bool = False) ->
     run.writer.forget_after(run.progress.step)
     if run.keeps:
         run.checkpoints.forget_after(run.progress.step)
+        if not run.checkpoints.index()["last"]:
+            # It is another folder's, or another host's: the next fault must find it here.
+            run.checkpoints.save(loaded)
 
 
 def _load_own_part(run: Run, was_away: bool) -> None:

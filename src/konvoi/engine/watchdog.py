@@ -7,6 +7,7 @@ worker then writes its Python stacks to RUN/stacks/ and ends itself: whatever st
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -115,9 +116,11 @@ class Watchdog:
         return f"{Path(ours[-1].filename).name}:{ours[-1].lineno} {ours[-1].name}" if ours else ""
 
     def _end(self, message: str) -> None:
-        self.folder.mkdir(exist_ok=True)
-        with (self.folder / f"rank{self.rank}.txt").open("w") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
+        # On a full disk the message alone must do.
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(exist_ok=True)
+            with (self.folder / f"rank{self.rank}.txt").open("w") as file:
+                faulthandler.dump_traceback(file, all_threads=True)
         print(f"error: {message}\nhint: the workers' stacks are in {self.folder}", file=sys.stderr, flush=True)
         # Others still have to hear of it. No fault of the user's: whoever started the workers may start them again.
         time.sleep(2 * BEAT_SECONDS)

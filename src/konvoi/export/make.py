@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from konvoi import __version__
-from konvoi.bundle.format import PRECISIONS, Bundle, Description, Variant, is_bundle, write_description
+from konvoi.bundle.format import PRECISIONS, Bundle, Description, Variant, is_bundle, open_bundle, write_description
 from konvoi.errors import BundleError, MachineError
 from konvoi.export.card import card
 from konvoi.export.requirements import requirements
@@ -42,7 +42,7 @@ def make_bundle(
     report: Report = silent,
 ) -> Bundle:
     """Exports the run at `path` to the folder `to`, which is there only once all is verified."""
-    run = RunDirectory.open(path)
+    run, to = RunDirectory.open(path), to.resolve()
     _check_precisions(precisions)
     _check_free(to, force)
     from konvoi.engine.trained import load_trained
@@ -54,7 +54,9 @@ def make_bundle(
         description = _description(task, trained, variants, settings)
         (folder / "CARD.md").write_text(card(description, to.name), encoding="utf-8")
         (folder / "requirements.txt").write_text(requirements(task), encoding="utf-8")
-        bundle = write_description(folder, description)
+        write_description(folder, description)
+        # As whoever gets it will: what cannot be opened takes no one's place.
+        bundle = open_bundle(folder)
     return Bundle(to, bundle.description, bundle.files)
 
 
@@ -114,10 +116,15 @@ def _check_precisions(precisions: Collection[str]) -> None:
 
 
 def _check_free(to: Path, force: bool) -> None:
-    """Only what is a bundle may be replaced: --force on the wrong folder must not cost somebody's files."""
-    if to.exists() and not (force and is_bundle(to)):
-        remedy = "add --force to replace it, or name another" if is_bundle(to) else "name a folder that does not exist"
-        raise BundleError(f"{to} exists", hint=f"{remedy} with --to")
+    """Only what is a bundle, and nothing else, may be replaced: --force on the wrong folder must not cost somebody's
+    files."""
+    if not to.exists():
+        return
+    if not is_bundle(to):
+        raise BundleError(f"{to} exists", hint="name a folder that does not exist with --to")
+    if not force:
+        raise BundleError(f"{to} exists", hint="add --force to replace it, or name another with --to")
+    open_bundle(to)
 
 
 @contextmanager
@@ -131,7 +138,12 @@ def _beside(to: Path) -> Iterator[Path]:
         raise MachineError(f"{to} cannot be made: {error.strerror}", hint="name another folder with --to") from None
     try:
         yield folder
-        shutil.rmtree(to, ignore_errors=True)
-        folder.rename(to)
+        if to.exists():
+            # Away in one go: at no moment is half of a bundle there.
+            to.rename(former := folder.with_name(f"{folder.name}-former"))
+            folder.rename(to)
+            shutil.rmtree(former, ignore_errors=True)
+        else:
+            folder.rename(to)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

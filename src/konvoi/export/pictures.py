@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import nn
 
 from konvoi.bundle.classifier import MAX_BATCH, OnnxClassifier, PictureSettings
@@ -82,7 +83,11 @@ def settings_of(trained: Trained) -> PictureSettings:
     recipe: Any = trained.recipe
     size: int = recipe.batching.size
     resize: int = recipe.evaluate.resize or round(size * RESIZE_FACTOR)
-    return PictureSettings(size=size, resize=resize, classes=tuple(words_of(trained.run)))
+    try:
+        return PictureSettings(size=size, resize=resize, classes=tuple(words_of(trained.run)))
+    except ValidationError as error:
+        problem = "; ".join(f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors())
+        raise BundleError(f"its pictures do not fit into a bundle: {problem}") from None
 
 
 def _split(trained: Trained) -> str:

@@ -154,4 +154,5 @@ class _Export:
     def _scores(self, found: Measured) -> dict[str, float]:
         identical = identical_percent(self.expected, found.translations)
         bleu = self.text.bleu(found.translations)
-        return {"identical_percent": identical} | ({} if bleu is None else {"bleu": bleu})
+        scores = {"identical_percent": identical, "bleu": bleu}
+        return {name: score for name, score in scores.items() if score is not None}

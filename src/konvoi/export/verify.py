@@ -122,15 +122,17 @@ def _seconds(translator: Translator, source: str) -> float:
     return time.perf_counter() - started
 
 
-def identical_percent(expected: list[Translation], found: list[Translation]) -> float:
-    """Of the sentences whose translation ends by itself: where one is cut off, batches differ in where."""
+def identical_percent(expected: list[Translation], found: list[Translation]) -> float | None:
+    """Of the sentences whose translation ends by itself: where one is cut off, batches differ in where. None, where
+    all are, as an untrained model's."""
     pairs = [pair for pair in zip(expected, found, strict=True) if not _is_cut(pair[0])]
-    return 100 * sum(ours.text == theirs.text for ours, theirs in pairs) / len(pairs) if pairs else 100.0
+    return 100 * sum(ours.text == theirs.text for ours, theirs in pairs) / len(pairs) if pairs else None
 
 
 def why_not_float32(expected: list[Translation], found: list[Translation]) -> str:
     """The same translations with the same scores, to rounding; the few others score nearly the same."""
-    if (percent := identical_percent(expected, found)) < MIN_IDENTICAL_PERCENT:
+    percent = identical_percent(expected, found)
+    if percent is not None and percent < MIN_IDENTICAL_PERCENT:
         return f"only {percent:.1f} % of its translations are the trained model's"
     for ours, theirs in zip(expected, found, strict=True):
         allowed = ROUNDING if ours.text == theirs.text else ANOTHER_WAY

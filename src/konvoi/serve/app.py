@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -39,7 +39,7 @@ from konvoi.serve.messages import (
     TranslateQuestion,
 )
 from konvoi.serve.refusal import ErrorAnswer, Refusal
-from konvoi.serve.security import Security
+from konvoi.serve.security import LOOPBACK_NAMES, Security
 from konvoi.serve.service import Service, Way, chosen
 
 HERE = Path(__file__).parent
@@ -193,9 +193,11 @@ def create_app(
     classifiers: Sequence[Classifier] = (),
     *,
     token: str | None = None,
+    names: Collection[str] = (),
     limits: Limits | None = None,
 ) -> FastAPI:
-    """The models stay the caller's to close, once the app has ended."""
+    """The models stay the caller's to close, once the app has ended. Without a token it answers to the names of this
+    machine, and to `names`."""
     service = Service(limits or Limits())
     for translator in translators:
         service.add_translator(translator)
@@ -204,7 +206,7 @@ def create_app(
     # FastAPI's own pages load their scripts from elsewhere.
     app = FastAPI(title="Konvoi", version=__version__, docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.service = service
-    app.add_middleware(Gate, service=service, security=Security(token))
+    app.add_middleware(Gate, service=service, security=Security(token, LOOPBACK_NAMES.union(names)))
     for router in (api, measures):
         app.include_router(router, dependencies=WITH_TOKEN if token else ())
     app.include_router(watch)

@@ -125,7 +125,12 @@ class Answer:
             headers.setdefault("Cache-Control", self._cache)
             if self._service.is_ending:
                 headers["Connection"] = "close"
-        await self._send(message)
+        try:
+            async with asyncio.timeout(self._service.limits.request_seconds):
+                await self._send(message)
+        except TimeoutError:
+            # Who does not read its answer may not keep a place from others.
+            raise ClientGone from None
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes:

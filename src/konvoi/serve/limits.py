@@ -9,6 +9,9 @@ MAX_TEXT_CHARACTERS = 50_000
 MAX_SENTENCE_CHARACTERS = 5_000
 MAX_SENTENCES = 1_000
 MAX_BEAM = 10
+# Numbers, a column for each source piece and a row for each target piece: of one sentence, which has at most two target
+# pieces for each of its characters, and of all of an answer. What would have more comes without any.
+MAX_SENTENCE_ATTENTION, MAX_ATTENTION = 400_000, 1_000_000
 MAX_CLASSES = 100
 MAX_JSON_BYTES = 1_000_000
 MAX_PICTURE_BYTES = 20_000_000

@@ -61,7 +61,8 @@ class Alternative(BaseModel):
     source_pieces: list[str] = Field(description="Words, or parts of them; ▁ is the blank before a word.")
     target_pieces: list[str]
     attention: list[list[float]] = Field(
-        description="A row for each target piece, a column for each source piece; empty unless asked for."
+        description="A row for each target piece, a column for each source piece; empty unless asked for, and where"
+        f" the sentence is too long, or the whole answer has had {limits.MAX_ATTENTION:,} numbers."
     )
 
     @classmethod

@@ -31,6 +31,8 @@ MIN_TOKEN_CHARACTERS = 16
 @dataclass(frozen=True)
 class Security:
     token: str | None = None
+    names: frozenset[str] = LOOPBACK_NAMES
+    """Under which it is reached where it wants no token."""
 
     def check(self, path: str, headers: Headers) -> None:
         """Raises a Refusal."""
@@ -54,7 +56,7 @@ class Security:
         (DNS rebinding)."""
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rsplit(":", 1)[0]
-        if name.lower() not in LOOPBACK_NAMES:
+        if name.lower() not in self.names:
             raise Refusal(421, "this service answers on this machine only", hint="use http://localhost and its port")
 
     def _is_known(self, authorization: str) -> bool:

@@ -7,13 +7,13 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from konvoi.bundle.interfaces import Classifier, Guess, Translation, Translator
 from konvoi.bundle.sentences import Part
 from konvoi.serve.batching import Batcher, Item, Options, Result
-from konvoi.serve.limits import Limits
+from konvoi.serve.limits import MAX_ATTENTION, MAX_SENTENCE_ATTENTION, Limits
 from konvoi.serve.messages import Alternative, ModelEntry, Sentence
 from konvoi.serve.metrics import Metrics
 from konvoi.serve.recent import Recent
@@ -28,6 +28,9 @@ class Way:
     num_best: int
     with_attention: bool
 
+
+# A sentence as people write them; 256 of them are some MB.
+MAX_KEPT_ATTENTION = 10_000
 
 TranslationQueue = Recent[Way, list[Translation]]
 ClassificationQueue = Batcher[bytes, int, list[Guess]]
@@ -54,7 +57,9 @@ class Service:
             return model.translate(sentences, beam=way.beam, num_best=way.num_best, with_attention=way.with_attention)
 
         self.entries[name] = ModelEntry(name=name, task="translation", source=model.source, target=model.target)
-        self.translators[name] = Recent(self._queue(name, compute))
+        self.translators[name] = Recent(
+            self._queue(name, compute), lambda found: _num_weights(found) <= MAX_KEPT_ATTENTION
+        )
 
     def add_classifier(self, model: Classifier) -> None:
         name = self._new_name(model.name)
@@ -78,15 +83,18 @@ class Service:
         # Not all at once: sentences of others come in between those of a long text.
         max_ahead = 2 * self.limits.max_batch
         ahead: deque[tuple[Part, Future[list[Translation]]]] = deque()
-        rest = deque(parts)
+        rest, num_weights = deque(parts), 0
         try:
             for number in range(len(parts)):
                 while rest and len(ahead) < max_ahead:
                     part = rest.popleft()
-                    ahead.append((part, queue.submit(part.sentence, way)))
+                    ahead.append((part, queue.submit(part.sentence, _affordable(way, part.sentence))))
                 part, future = ahead[0]
                 found = await before(deadline_at, future)
                 ahead.popleft()
+                if num_weights + _num_weights(found) > MAX_ATTENTION:
+                    found = [replace(one, attention=()) for one in found]
+                num_weights += _num_weights(found)
                 alternatives = [Alternative.of(one) for one in found]
                 yield Sentence(number=number, source=part.sentence, space=part.space, translations=alternatives)
         finally:
@@ -113,6 +121,16 @@ class Service:
         self.metrics.watch_queue(name, lambda: queue.num_waiting)
         self._queues.append(queue)
         return queue
+
+
+def _affordable(way: Way, sentence: str) -> Way:
+    """Attention grows with the square of a sentence: few of the longest would fill the memory."""
+    most = 2 * len(sentence) ** 2 * way.num_best
+    return replace(way, with_attention=way.with_attention and most <= MAX_SENTENCE_ATTENTION)
+
+
+def _num_weights(found: Sequence[Translation]) -> int:
+    return sum(len(row) for one in found for row in one.attention)
 
 
 def chosen(name: str | None, queues: Mapping[str, object], what: str) -> str:

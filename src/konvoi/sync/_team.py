@@ -14,8 +14,9 @@ from konvoi.errors import MachineError
 from konvoi.world import World
 
 T = TypeVar("T")
-# Long: others wait in a collective while the first rank saves, and at the start while data is opened.
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+# Long: others wait in a collective while the first rank saves, and at the start while data is opened. Longer than the
+# watchdog's, which can say who is missing.
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
 
 
 class Team:

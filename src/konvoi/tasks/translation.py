@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field
 from torch import Tensor, nn
 
 from konvoi import registry
+from konvoi.bundle.search import MAX_BEAM
 from konvoi.config.recipe import Recipe
 from konvoi.config.section import Section
 from konvoi.config.sections import Evaluate as BaseEvaluate
@@ -73,7 +74,7 @@ class Evaluate(BaseEvaluate):
 
     metric: str = "bleu"
     """Decides which checkpoint is the best: bleu, chrf, loss or perplexity."""
-    beam: PositiveInt = 5
+    beam: PositiveInt = Field(5, le=MAX_BEAM)
     length_penalty: NonNegativeFloat = 0.6
     max_sentences: PositiveInt | None = None
     """Translate only the first so many sentences; the loss is always over all."""

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from konvoi.folder import unless_full
 from konvoi.telemetry.units import speeds
 
 
@@ -23,8 +24,7 @@ class Console:
 
     def say(self, line: str) -> None:
         """Into the log, and above the progress bar."""
-        if self._log:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        self._note(line)
         self._rich.print(line, markup=False)
 
     def start_bar(self, total: float, done: float) -> None:
@@ -50,9 +50,14 @@ class Console:
             self._progress.update(self._bar, completed=done, description=short)
         if line_due and self._log:
             extra = f"  rate {event['learning_rate']:.2e}  {event['step_seconds']:.3f} s/step"
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}{extra}\n")
+            self._note(text + extra)
             if not self._progress:
                 self._rich.print(text + extra, markup=False)
+
+    def _note(self, line: str) -> None:
+        if self._log:
+            with unless_full():
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
     def close(self) -> None:
         if self._progress:

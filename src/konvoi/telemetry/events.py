@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from konvoi.folder import unless_full
+
 
 class EventWriter:
     """A rank's own file. A line is written at once, so that a killed run loses nothing that happened."""
@@ -19,11 +21,13 @@ class EventWriter:
 
     def write(self, kind: str, **values: Any) -> dict[str, Any]:
         event = {"kind": kind, "time": round(time.time(), 3), **values}
-        self._file.write(json.dumps(finite(event), ensure_ascii=False) + "\n")
+        with unless_full():
+            self._file.write(json.dumps(finite(event), ensure_ascii=False) + "\n")
         return event
 
     def close(self) -> None:
-        self._file.close()
+        with unless_full():
+            self._file.close()
 
 
 def finite(value: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from konvoi.config.recipe import Recipe
-from konvoi.folder import write_json
+from konvoi.folder import unless_full, write_json
 from konvoi.run_directory import FORMAT_VERSION, RunDirectory, read_events
 from konvoi.telemetry.console import Console
 from konvoi.telemetry.events import EventWriter, finite
@@ -89,7 +89,8 @@ class Writer:
             **values,
         }
         if self.keeps:
-            write_json(self.directory.summary_file, finite(summary))
+            with unless_full():
+                write_json(self.directory.summary_file, finite(summary))
         return summary
 
     def _mirror(self, event: dict[str, Any]) -> None:
