@@ -103,7 +103,10 @@ class Workers:
         has_gap = any(-code in STOPS for code in self.exit_codes().values())
         if is_too_late or has_gap:
             if is_too_late and len(self.exit_codes()) < len(self._processes):
-                print("workers that did not end in time are killed: what came after the last checkpoint is lost", flush=True)
+                print(
+                    "workers that did not end in time are killed: what came after the last checkpoint is lost",
+                    flush=True,
+                )
             self._signal(signal.SIGKILL)
 
     def end(self) -> None:
