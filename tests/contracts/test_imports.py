@@ -27,7 +27,7 @@ LAYERS = (
     ("telemetry", "plan"),
     ("run_directory", "fetch", "images"),
     ("config",),
-    ("registry", "folder", "parallel", "world"),
+    ("registry", "folder", "memory", "parallel", "world"),
     ("stages",),
     ("errors", "exit_codes", "recipes", "__init__"),
 )
@@ -52,6 +52,7 @@ WITHOUT_TORCH = (
     "folder.py",
     "image_input/*.py",
     "images/*.py",
+    "memory.py",
     "parallel.py",
     "plan/*.py",
     "stages.py",

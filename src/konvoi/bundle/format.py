@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, NonNegativeFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from konvoi.bundle.search import MAX_BEAM
+from konvoi.config.sections import MAX_BEAM
 from konvoi.errors import BundleError
 
 FORMAT_VERSION = 1

@@ -12,8 +12,6 @@ from typing import Any
 
 # Pieces of a translation: at most source pieces x MAX_RATIO + MAX_EXTRA, as in evaluate/beam.py.
 MAX_RATIO, MAX_EXTRA = 2, 20
-# Memory grows with it, quality has long stopped to; lists for reranking have 100.
-MAX_BEAM = 100
 
 
 def search_options(beam: int, length_penalty: float, longest_source: int) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import typer
 
 from konvoi.bundle.format import is_bundle, open_bundle
 from konvoi.bundle.interfaces import Translator
-from konvoi.bundle.search import MAX_BEAM
 from konvoi.bundle.sentences import join, split
 from konvoi.commands.output import progress_display
+from konvoi.config.sections import MAX_BEAM
 from konvoi.data.text import MAX_LINE_BYTES, raw_lines
 from konvoi.errors import DataError, UserError
 from konvoi.stages import Report, silent

@@ -9,6 +9,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from konvoi.config.duration import Duration, Length
 from konvoi.config.section import Section
 
+# Of a beam search: memory grows with it, quality has long stopped to; lists for reranking have 100.
+MAX_BEAM = 100
+
 
 class Optim(Section):
     """[optim]"""

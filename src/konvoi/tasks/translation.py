@@ -13,9 +13,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field
 from torch import Tensor, nn
 
 from konvoi import registry
-from konvoi.bundle.search import MAX_BEAM
 from konvoi.config.recipe import Recipe
 from konvoi.config.section import Section
+from konvoi.config.sections import MAX_BEAM
 from konvoi.config.sections import Evaluate as BaseEvaluate
 from konvoi.data.batching import BatchPlan, Indices, gather, padded
 from konvoi.data.bpe_dropout import BpeDropout
