@@ -320,3 +320,13 @@ def test_a_disk_without_room_for_the_index_is_a_full_disk(tmp_path: Path, monkey
     with pytest.raises(NoRoomError):
         checkpoints.save(checkpoint(2))
     assert checkpoints.newest_intact()[0].name == step_name(1)
+
+
+def test_a_host_whose_index_is_damaged_goes_on_with_what_another_one_had(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1))
+    (tmp_path / "index.json").write_text("")
+    checkpoints.forget_after(2)
+    assert checkpoints.index() == {"last": [], "best": []}
+    checkpoints.save(checkpoint(2))
+    assert checkpoints.newest_intact() == (tmp_path / step_name(2), "")

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from konvoi.errors import CheckpointError, MachineError
+from konvoi.errors import CheckpointError, MachineError, UserError
 from konvoi.evaluate.scores import is_better
 from konvoi.folder import DAMAGED, is_full, read_json, write_json
 
@@ -135,7 +135,12 @@ class Checkpoints:
 
     def forget_after(self, step: int) -> None:
         """Whoever goes back to a step gives up what came after it, lest two histories be averaged or compared."""
-        index = self.index()
+        try:
+            index = self.index()
+        except UserError:
+            # Damaged, as by a power cut: another host had the checkpoint to go on from, and a new index begins.
+            index = {"last": [], "best": []}
+            write_json(self.folder / "index.json", index)
         latest = self.path_of(step).name
         last = [name for name in index["last"] if name <= latest]
         if latest not in last and (self.folder / latest).is_dir():

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from konvoi.config.schedules import Span
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine import optim, restart, watchdog
 from konvoi.engine.average import MovingAverage
-from konvoi.engine.checkpoint import Checkpoints, damage
+from konvoi.engine.checkpoint import Checkpoints, NoRoomError, damage
 from konvoi.engine.cuda_clock import CudaClock
 from konvoi.engine.precision import Precision, fastest
 from konvoi.engine.progress import Progress
@@ -271,8 +272,9 @@ def load_checkpoint(run: Run, source: restart.Source, was_away: bool = False) ->
     if run.keeps:
         run.checkpoints.forget_after(run.progress.step)
         if not run.checkpoints.index()["last"]:
-            # It is another folder's, or another host's: the next fault must find it here.
-            run.checkpoints.save(loaded)
+            # It is another folder's, or another host's: the next fault must find it here. A full disk is told later.
+            with suppress(NoRoomError):
+                run.checkpoints.save(loaded)
 
 
 def _load_own_part(run: Run, was_away: bool) -> None:
