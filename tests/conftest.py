@@ -44,6 +44,8 @@ learning_rate = 0.003
 [train]
 duration = "20 steps"
 threads = 1
+# A bundle is compared with it number by number, on processors with and without bf16 instructions.
+precision = "fp32"
 
 [evaluate]
 every = "10 steps"

@@ -60,6 +60,7 @@ learning_rate = 0.1
 [train]
 duration = "30 steps"
 threads = 1
+precision = "fp32"
 
 [evaluate]
 every = "30 steps"
