@@ -9,6 +9,8 @@ import torch
 from tests.sync.workers import new_sync, on_workers
 from torch import Tensor, nn
 
+from konvoi.engine import optim
+from konvoi.engine.muon import Muon
 from konvoi.sync import Team, _moments
 from konvoi.sync._moments import margins, num_margins, put_in
 from konvoi.world import World
@@ -163,6 +165,26 @@ def test_without_adam_nothing_is_shared_and_steps_are_as_long_as_ever() -> None:
         sync.wrap(model)
         assert (sync.moments, sync.rate_factor(1)) == (None, 1.0)
         sync.close()
+
+
+def test_of_muon_what_adam_updates_is_shared() -> None:
+    model = nn.Linear(3, 2)
+    groups: list[dict[str, Any]] = [
+        {"params": [model.weight], "is_hidden": True, "weight_decay": 0.0},
+        {"params": [model.bias], "is_hidden": False, "rate_share": 0.5, "weight_decay": 0.5},
+    ]
+    muon = Muon(groups, 0.9, (0.9, BETA2), 1e-9)
+    sync = new_sync("diloco", {}, Team(World()))
+    sync.num_replicas = 4
+    sync.use(muon)
+    sync.wrap(model)
+    assert sync.moments and [parameter is model.bias for parameter in sync.moments.parameters] == [True]
+    # Nothing is known of the others yet: the root of their number, for the bias alone.
+    optim.set_rate(muon, 0.1, sync.rate_factor(1))
+    assert [group["lr"] for group in muon.param_groups] == pytest.approx([0.1, 0.2])
+    # Decay goes by the rate: 0.1 x 0.5 = 0.2 x 0.25
+    assert [group["weight_decay"] for group in muon.param_groups] == [0.0, 0.25]
+    sync.close()
 
 
 def _assert_close(found: list[Tensor], expected: list[Tensor]) -> None:

@@ -45,11 +45,12 @@ def _muon(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, factor: float = 1.0) -> None:
-    """Steps are longer by the factor; AdamW's decay goes by the rate alone."""
+    """Adam's steps are longer by the factor, also inside Muon; decay that multiplies weights goes by the rate alone."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * factor
-        if isinstance(optimizer, torch.optim.AdamW):
-            group["weight_decay"] = group.setdefault("decay", group["weight_decay"]) / factor
+        own_factor = 1.0 if group.get("is_hidden") else factor
+        group["lr"] = rate * own_factor
+        if isinstance(optimizer, torch.optim.AdamW | Muon):
+            group["weight_decay"] = group.setdefault("decay", group["weight_decay"]) / own_factor
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -2,10 +2,11 @@
 
 Adam divides by the root of its gradients' mean square, which is mostly noise. In one K-th of the batch there is K times
 as much of it: a worker alone takes steps that are shorter by the root of K than those of all together, and so does the
-mean of them; of a word that only one has met, shorter still. That is most of what local steps cost at a moderate rate
-(docs/network.md). So a worker's second moments become the sum over all workers. It knows its own exactly, and those of
-the others, as of the last exchange, by the means of a matrix's rows and columns (as Adafactor does; Shazeer and Stern,
-2018). The mean of K gradients has that sum for its mean square, divided by the square of K: steps are longer by K.
+mean of them; of a word that only one has met, shorter still. That is most of what local steps cost at a moderate rate,
+and with Muon, whose matrices hardly mind (docs/network.md). So a worker's second moments become the sum over all
+workers. It knows its own exactly, and those of the others, as of the last exchange, by the means of a matrix's rows and
+columns (as Adafactor does; Shazeer and Stern, 2018). The mean of K gradients has that sum for its mean square, divided
+by the square of K: steps are longer by K.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Optimizer
 
 from konvoi.sync import Shapes
 from konvoi.sync._exchange import Exchanger
@@ -37,20 +38,22 @@ class Pending:
     sent: Tensor
 
 
+def shareable(optimizer: Optimizer) -> list[nn.Parameter]:
+    """What Adam updates: all or nothing, but of Muon what is not turned orthogonal."""
+    groups = [group for group in optimizer.param_groups if "betas" in group and not group.get("is_hidden")]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
 class Moments:
     """Margins are the means of all matrices' rows and columns, and vectors as they are, end to end."""
 
     def __init__(
-        self,
-        adam: Adam,
-        parameters: Sequence[nn.Parameter],
-        num_workers: int,
-        average: Callable[[Tensor], Tensor],
-        exchanger: Exchanger,
+        self, optimizer: Optimizer, num_workers: int, average: Callable[[Tensor], Tensor], exchanger: Exchanger
     ) -> None:
-        self.adam, self.parameters, self.num_workers = adam, parameters, num_workers
+        self.optimizer, self.num_workers = optimizer, num_workers
+        self.parameters = shareable(optimizer)
         self._average, self._exchanger = average, exchanger
-        self.others = torch.zeros(num_margins([parameter.shape for parameter in parameters]))
+        self.others = torch.zeros(num_margins([parameter.shape for parameter in self.parameters]))
         """The sum over the other workers that was put in last."""
         self.others_at = 0
         self.pending: Pending | None = None
@@ -98,11 +101,11 @@ class Moments:
 
     @property
     def _beta2(self) -> float:
-        return float(self.adam.param_groups[0]["betas"][1])
+        return float(self.optimizer.param_groups[0]["betas"][1])
 
     def _second_moments(self) -> list[Tensor]:
         """Zeros before the first step, which a worker may have skipped."""
-        state = self.adam.state
+        state = self.optimizer.state
         found = [state[p]["exp_avg_sq"] if state[p] else torch.zeros_like(p) for p in self.parameters]
         return [values.view(-1) if values.numel() == len(values) else values.view(len(values), -1) for values in found]
 

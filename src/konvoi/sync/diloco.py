@@ -8,7 +8,8 @@ Douillard and others, 2025): a slow link costs nothing as long as a fragment nee
 The first exact_steps may be exact, as ddp's: while a model learns its first things, weights that part cost the most.
 
 When the new shared weights arrive, a worker moves to them and keeps what it learnt meanwhile: every local step counts
-exactly once, in this exchange or in the next. With Adam its second moments are shared as well (_moments.py).
+exactly once, in this exchange or in the next. Adam's second moments, where it or Muon has some, are shared as well
+(_moments.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import Shapes, Team, Traffic, _base, _moments, num_values
@@ -52,7 +53,7 @@ class Config(Section):
     wire: Wire = "int8"
     """What travels: fp32, fp16 or int8; what rounding cost is sent along next time."""
     share_moments: bool = True
-    """With Adam: second moments as of all workers' gradients together, and the longer steps that go with them."""
+    """What Adam updates (some of it with Muon): by second moments of all workers' gradients, and with longer steps."""
     outer_rate: PositiveFloat = 1.0
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -144,7 +145,7 @@ class Sync(_base.Sync):
         self.local_steps, self.overlap = config.local_steps, config.overlap
         self.agreement_lag = max(1, config.overlap)
         self.num_replicas = team.size
-        self.adam: Adam | None = None
+        self.optimizer: Optimizer | None = None
         """Where its second moments are shared."""
         self.moments: Moments | None = None
         self.step = self.finished_at = 0
@@ -154,8 +155,8 @@ class Sync(_base.Sync):
         self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
 
     def use(self, optimizer: Optimizer) -> None:
-        if self.config.share_moments and isinstance(optimizer, Adam):
-            self.adam = optimizer
+        if self.config.share_moments and _moments.shareable(optimizer):
+            self.optimizer = optimizer
 
     @property
     def is_exact(self) -> bool:
@@ -174,8 +175,9 @@ class Sync(_base.Sync):
             self.team.follow_first(parameter.data for parameter in model.parameters())
         self.fragments = [Fragment(parameters, *pair) for pair in pairwise(bounds)]
         self.averagers = self.new_averagers([fragment.shared.numel() for fragment in self.fragments])
-        if self.adam:
-            self.moments = Moments(self.adam, parameters, self.num_replicas, self.averagers[-1].exactly, self.exchanger)
+        if self.optimizer:
+            average = self.averagers[-1].exactly
+            self.moments = Moments(self.optimizer, self.num_replicas, average, self.exchanger)
         self._restore(*self._loaded)
         return model
 
