@@ -5,10 +5,11 @@
     python benchmarks/network/quality.py --table
 
 The budget of a run is --steps of --tokens padded target tokens, shared out among the workers, at a rate of --rate at
-the most; unless given, that is the recipe's own rate, and what its two workers have together. Every run sees the same
-tokens and takes as many steps. Loss and BLEU are of the validation split after the last step. Each run appends a row to
-quality.jsonl; what is there already is not run again. Runs are not timed: they may share the machine with anything; by
-themselves they take about eight minutes on 2 cores.
+the most; unless given, that is what the recipe's two workers have together. Every run sees the same
+tokens and takes as many steps; a setting whose name ends with -half takes twice as many of half the tokens, at a rate
+that is lower by the root of two. Loss and BLEU are of the validation split after the last step. Each run appends a row
+to quality.jsonl; what is there already is not run again. Runs are not timed: they may share the machine with anything;
+by themselves they take about ten minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ SETTINGS = {
     "fp16": ["sync.name=fp16"],
     "powersgd": ["sync.name=powersgd"],
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 8, 12, 16, 32)},
+    # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
+    **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
+    "ddp-half": ["sync.name=ddp"],
 }
 
 
@@ -43,7 +47,7 @@ def main() -> None:
     arguments = parsed()
     settings = {arguments.extra[0]: arguments.extra[1:]} if arguments.extra else SETTINGS
     chosen = list(settings) if arguments.extra else arguments.settings
-    budget = {"steps": arguments.steps, "tokens": arguments.tokens, "rate": arguments.rate}
+    budget = {name: getattr(arguments, name) for name in ("steps", "tokens", "rate", "optim")}
     if not arguments.table:
         # Seed by seed: whoever stops early has compared all of them once.
         for seed in arguments.seeds:
@@ -60,9 +64,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--rate", type=float, default=0.005)
+    parser.add_argument("--rate", type=float, default=0.03)
+    parser.add_argument("--optim", choices=("muon", "adam"), default="muon")
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()
@@ -86,6 +91,7 @@ def measure(key: dict[str, Any], overrides: list[str]) -> None:
         "loss": summary["scores"]["loss"],
         "bleu": summary["scores"]["bleu"],
         "target_tokens": sum(step["target_tokens"] for step in steps),
+        "precision": summary["precision"],
         "overrides": overrides,
         "seconds": round(time.perf_counter() - started),
         "at": time.strftime("%Y-%m-%d %H:%M"),
@@ -95,15 +101,20 @@ def measure(key: dict[str, Any], overrides: list[str]) -> None:
 
 
 def command(key: dict[str, Any], overrides: list[str]) -> list[str]:
-    duration = f"{key['steps']} steps"
+    parts = 2 if key["setting"].endswith("-half") else 1
+    num_steps = key["steps"] * parts
+    duration = f"{num_steps} steps"
     changes = [
         f"train.workers={key['workers']}",
         f"train.seed={key['seed']}",
         f"train.duration={duration}",
         # The recipe's share of its 4,000 steps would be too short for its rate.
-        f"schedule.warmup={max(1, key['steps'] // 10)} steps",
-        f"schedule.learning_rate={key['rate']}",
-        f"batching.max_tokens={key['tokens'] // key['workers']}",
+        f"schedule.warmup={max(1, num_steps // 10)} steps",
+        f"schedule.learning_rate={key['rate'] / parts**0.5}",
+        f"optim.name={key['optim']}",
+        # Muon's rate is that of its matrices; the embedding, which Adam updates, has a fourth of it.
+        "optim.edge_rate=0.25",
+        f"batching.max_tokens={key['tokens'] // parts // key['workers']}",
         f"evaluate.every={duration}",
         f"checkpoint.every={duration}",
         *overrides,

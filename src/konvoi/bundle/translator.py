@@ -9,7 +9,7 @@ from typing import Any
 
 from konvoi.bundle.format import Bundle
 from konvoi.bundle.pieces import Attention, Found, PieceTranslator, Source
-from konvoi.bundle.search import ranked, search_options
+from konvoi.bundle.search import EXACT_PATIENCE, ranked, search_options
 from konvoi.data.clean import normalise
 from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
 from konvoi.data.subwords import Subwords
@@ -28,15 +28,17 @@ def open_translator(bundle: Bundle, variant: str | None = None, threads: int | N
     """Raises BundleError where it is none, or damaged."""
     if bundle.description.task != "translation":
         raise BundleError(f"{bundle.path} is no translator", hint=f"konvoi classify {bundle.path} IMAGE...")
-    _, chosen = bundle.variant(variant)
+    name, chosen = bundle.variant(variant)
     keep_memory()
-    return BundleTranslator(bundle, bundle.path / chosen.path, threads or usable_cores())
+    # Whoever asks for float32 wants what was trained; the others are for speed.
+    patience = EXACT_PATIENCE if name == "float32" else 1.0
+    return BundleTranslator(bundle, bundle.path / chosen.path, threads or usable_cores(), patience)
 
 
 class BundleTranslator(PieceTranslator):
     """See interfaces.Translator."""
 
-    def __init__(self, bundle: Bundle, folder: Path, num_threads: int) -> None:
+    def __init__(self, bundle: Bundle, folder: Path, num_threads: int, patience: float = 1.0) -> None:
         description, settings = bundle.description, bundle.description.settings
         super().__init__(
             Subwords.load(bundle.path / VOCABULARY_FILE), partial(normalise, **settings.get("normalise", {}))
@@ -46,7 +48,7 @@ class BundleTranslator(PieceTranslator):
         self.target: str = settings["target"]
         self._beam: int = settings["beam"]
         self._length_penalty: float = settings["length_penalty"]
-        self._folder, self._num_threads = folder, num_threads
+        self._num_threads, self._patience = num_threads, patience
         self.uses_map = (folder / VOCABULARY_MAP_FILE).is_file()
         (self._end,) = self.subwords.pieces([Subwords.EOS])
         # A translator of one thread for each core, which never wait for each other. All cores for one sentence took
@@ -74,7 +76,7 @@ class BundleTranslator(PieceTranslator):
             asynchronous=True,
             use_vmap=self.uses_map,
             return_attention=with_attention or any(source.has_unknown for source in sources),
-            **search_options(beam, self._length_penalty, max(len(source.pieces) for source in sources)),
+            **search_options(beam, self._length_penalty, max(len(source.pieces) for source in sources), self._patience),
         )
 
     def _found(self, result: Any, num_best: int) -> list[Found]:
