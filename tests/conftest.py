@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,10 @@ samples = 2
 # A suite that passed passes again: the same examples every time. `make fuzz` looks for new ones.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.load_profile("default" if "KONVOI_FUZZ" in os.environ else "suite")
+
+# A shell that starts the suite in the background has Ctrl-C ignored, and all that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_PAIRS = 2000
 Konvoi = Callable[..., Any]
