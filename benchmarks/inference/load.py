@@ -64,7 +64,7 @@ def service(bundle: Path, max_batch: int) -> Iterator[str]:
 
 
 class Client:
-    """One connection that stays open. By hand: httpx's pool of 64 takes more of the two cores than the service does."""
+    """One connection that stays open. By hand: with httpx's pool of 64 the service answered 82 a second, not 295."""
 
     def __init__(self, address: str) -> None:
         self.host, _, self.port = address.removeprefix("http://").partition(":")

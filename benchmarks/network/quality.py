@@ -5,11 +5,11 @@
     python benchmarks/network/quality.py --table
 
 The budget of a run is --steps of --tokens padded target tokens, shared out among the workers, at a rate of --rate at
-the most; unless given, that is what the recipe's two workers have together. Every run sees the same
-tokens and takes as many steps; a setting whose name ends with -half takes twice as many of half the tokens, at a rate
-that is lower by the root of two. Loss and BLEU are of the validation split after the last step. Each run appends a row
-to quality.jsonl; what is there already is not run again. Runs are not timed: they may share the machine with anything;
-by themselves they take about ten minutes on 2 cores.
+the most; unless given, --tokens are what the recipe's two workers have together. Every run sees the same tokens and
+takes as many steps; a setting whose name ends with -half takes twice as many of half the tokens, at a rate that is
+lower by the root of two. Loss and BLEU are of the validation split after the last step. Each run appends a row to
+quality.jsonl; what is there already is not run again. Runs are not timed: they may share the machine with anything; by
+themselves they take about ten minutes on 2 cores.
 """
 
 from __future__ import annotations
