@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from konvoi.bundle.format import Bundle, open_bundle
 from konvoi.bundle.interfaces import Translator
 from konvoi.bundle.pieces import MAX_SOURCE_PIECES, Found, PieceTranslator, Source
+from konvoi.bundle.search import EXACT_PATIENCE
 from konvoi.bundle.translator import BundleTranslator, _batches, open_translator
 from konvoi.data.subwords import Subwords
 from konvoi.errors import BundleError
@@ -66,6 +67,26 @@ def echo(trained_run: Path) -> Echo:
 
 def texts(translator: Translator, sentences: list[str]) -> list[str]:
     return [best.text for best, *_ in translator.translate(sentences)]
+
+
+@pytest.mark.parametrize(("variant", "patience"), [("float32", EXACT_PATIENCE), ("int8", 1.0)])
+def test_float32_alone_searches_longer(bundle: Bundle, variant: str, patience: float) -> None:
+    # The same files under another name: only that says what they are for.
+    (files,) = bundle.description.variants.values()
+    description = replace(bundle.description, variants={variant: files}, default=variant)
+    with closing(open_translator(replace(bundle, description=description), threads=1)) as translator:
+        translator._engine = engine = Recorder(translator._engine)
+        translator.translate(["Hello."])
+        assert engine.patience == [patience]
+
+
+class Recorder:
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.patience = engine, []
+
+    def translate_batch(self, pieces: list[list[str]], **options: Any) -> Any:
+        self.patience.append(options["patience"])
+        return self.engine.translate_batch(pieces, **options)
 
 
 def test_it_knows_its_languages(translator: BundleTranslator, of_run: Translator) -> None:
