@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parsed()
     settings = {arguments.extra[0]: arguments.extra[1:]} if arguments.extra else SETTINGS
     chosen = list(settings) if arguments.extra else arguments.settings
-    budget = {name: getattr(arguments, name) for name in ("steps", "tokens", "rate", "optim")}
+    budget = {name: getattr(arguments, name) for name in ("steps", "tokens", "rate", "optim", "edge_rate")}
     if not arguments.table:
         # Seed by seed: whoever stops early has compared all of them once.
         for seed in arguments.seeds:
@@ -68,6 +68,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=0.03)
     parser.add_argument("--optim", choices=("muon", "adam"), default="muon")
+    parser.add_argument("--edge-rate", type=float, default=0.5, help="Adam's rate inside Muon, as a share of its rate")
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()
@@ -112,8 +113,7 @@ def command(key: dict[str, Any], overrides: list[str]) -> list[str]:
         f"schedule.warmup={max(1, num_steps // 10)} steps",
         f"schedule.learning_rate={key['rate'] / parts**0.5}",
         f"optim.name={key['optim']}",
-        # Muon's rate is that of its matrices; the embedding, which Adam updates, has a fourth of it.
-        "optim.edge_rate=0.25",
+        f"optim.edge_rate={key['edge_rate']}",
         f"batching.max_tokens={key['tokens'] // parts // key['workers']}",
         f"evaluate.every={duration}",
         f"checkpoint.every={duration}",

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, distributed
 
+from konvoi.sync import _int8
+
 Result = TypeVar("Result")
 Wire = Literal["fp32", "fp16", "int8"]
 
-# One scale for so many values: 4 bytes in 1,024 are 0.4 %.
-INT8_BLOCK = 1024
 # Half precision loses what is below 6e-8: a difference of weights travels multiplied by this.
 FP16_SCALE = 1024.0
 
@@ -56,9 +56,8 @@ class Averager:
 
     def __init__(self, num_values: int, num_workers: int, wire: Wire, group: Any) -> None:
         self.num_values, self.num_workers, self.wire, self.group = num_values, num_workers, wire, group
-        block = INT8_BLOCK * num_workers
-        # Each worker adds up one share of all.
-        self.share = -(-num_values // block) * INT8_BLOCK
+        # Each worker adds up one share of all: whole blocks.
+        self.share = -(-num_values // (_int8.BLOCK * num_workers)) * _int8.BLOCK
         self.residual: Tensor | None = None
         self.share_residual: Tensor | None = None
 
@@ -95,21 +94,15 @@ class Averager:
 
     def _int8(self, values: Tensor) -> Tensor:
         """Every worker gets its share from all, adds up, and sends the sum to all: as many bytes as a ring sends."""
-        padded = values.new_empty(self.num_workers * self.share)
-        padded[: self.num_values] = values
-        padded[self.num_values :] = 0
-        if self.residual is not None:
-            padded += self.residual
-        sent = pack(padded.view(self.num_workers, self.share))
-        self.residual = padded.sub_(unpack(sent).view(-1))
-        mean = unpack(self._exchanged(sent)).mean(dim=0)
-        if self.share_residual is not None:
-            mean += self.share_residual
-        packed_mean = pack(mean.view(1, -1))
-        self.share_residual = mean.sub_(unpack(packed_mean).view(-1))
+        if self.residual is None or self.share_residual is None:
+            self.residual, self.share_residual = (values.new_zeros(n * self.share) for n in (self.num_workers, 1))
+        self.residual[: self.num_values] += values
+        sent = _int8.pack(self.residual.view(self.num_workers, self.share))
+        self.share_residual += _int8.mean(self._exchanged(sent))
+        packed_mean = _int8.pack(self.share_residual.view(1, self.share))
         gathered = packed_mean.new_empty(self.num_workers * packed_mean.numel())
         distributed.all_gather_single(gathered, packed_mean.view(-1), group=self.group)
-        return unpack(gathered.view(self.num_workers, -1)).view(-1)[: self.num_values]
+        return _int8.unpack(gathered.view(self.num_workers, -1)).view(-1)[: self.num_values]
 
     def _exchanged(self, rows: Tensor) -> Tensor:
         """Each row goes to its worker; from every worker comes one.
@@ -129,25 +122,8 @@ class Averager:
         return received
 
 
-def pack(rows: Tensor) -> Tensor:
-    """Each row as its integers of -127 to 127, a whole number of blocks, and then the bytes of the blocks' scales."""
-    blocks = rows.view(len(rows), -1, INT8_BLOCK)
-    scales = blocks.abs().amax(dim=2).div_(127)
-    # A block of zeros has no scale, and any will do.
-    integers = blocks.div(scales.clamp(min=1e-30).unsqueeze(2)).round_().to(torch.int8)
-    return torch.cat([integers.view(len(rows), -1), scales.view(torch.int8)], dim=1)
-
-
-def unpack(packed: Tensor) -> Tensor:
-    num_blocks = packed.shape[1] // (INT8_BLOCK + 4)
-    integers, scales = packed[:, : num_blocks * INT8_BLOCK], packed[:, num_blocks * INT8_BLOCK :]
-    # Floats first: integers times floats take four times as long on a processor.
-    blocks = integers.float().view(len(packed), num_blocks, INT8_BLOCK)
-    return blocks.mul_(scales.contiguous().view(torch.float32).unsqueeze(2)).view(len(packed), -1)
-
-
 def bytes_per_value(wire: Wire) -> float:
-    return {"fp32": 4.0, "fp16": 2.0, "int8": 1 + 4 / INT8_BLOCK}[wire]
+    return {"fp32": 4.0, "fp16": 2.0, "int8": _int8.BYTES_PER_VALUE}[wire]
 
 
 def passes(wire: Wire) -> float:

@@ -47,7 +47,7 @@ class Config(Section):
     exact_steps: NonNegativeInt = 0
     """So many steps at first average their gradients, in fp32 and each in its time, as ddp does."""
     fragments: PositiveInt | None = None
-    """Parts of the model that take turns; 4 unless given, or as many as there are local_steps."""
+    """Parts of the model that take turns; unless given, as many, up to 6, as take them at equal intervals."""
     overlap_steps: NonNegativeInt | None = None
     """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
     wire: Wire = "int8"
@@ -59,7 +59,8 @@ class Config(Section):
 
     @property
     def num_fragments(self) -> int:
-        return self.fragments or min(4, self.local_steps)
+        equal = [count for count in range(2, 7) if self.local_steps % count == 0]
+        return self.fragments or max(equal, default=min(4, self.local_steps))
 
     @property
     def overlap(self) -> int:
@@ -123,6 +124,8 @@ class Fragment:
 
     def outer_step(self, mean: Tensor, rate: float, momentum: float) -> OuterStep:
         """Nesterov's; nothing is changed yet."""
+        if not momentum:
+            return OuterStep(mean, mean, self.shared.sub(mean, alpha=rate))
         new_momentum = (self.momentum * momentum).add_(mean)
         shared = self.shared.sub(mean, alpha=rate).sub_(new_momentum, alpha=rate * momentum)
         return OuterStep(mean, new_momentum, shared)
