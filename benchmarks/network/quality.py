@@ -36,7 +36,7 @@ SETTINGS = {
     "ddp": ["sync.name=ddp"],
     "fp16": ["sync.name=fp16"],
     "powersgd": ["sync.name=powersgd"],
-    **{f"diloco-{steps}": diloco(steps) for steps in (4, 8, 12, 16, 32)},
+    **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
     # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
     **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
     "ddp-half": ["sync.name=ddp"],
@@ -68,7 +68,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=0.03)
     parser.add_argument("--optim", choices=("muon", "adam"), default="muon")
-    parser.add_argument("--edge-rate", type=float, default=0.5, help="Adam's rate inside Muon, as a share of its rate")
+    parser.add_argument("--edge-rate", type=float, default=0.25, help="Adam's rate inside Muon, as a share of its rate")
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()

@@ -25,6 +25,7 @@ SYNCS: dict[int, list[dict[str, Any]]] = {
         {"name": "ddp"},
         {"name": "fp16"},
         {"name": "diloco", "local_steps": 4, "wire": "int8"},
+        {"name": "diloco", "local_steps": 6, "wire": "int8"},
         {"name": "diloco", "local_steps": 8, "wire": "int8"},
         {"name": "diloco", "local_steps": 12, "wire": "int8"},
     ],

@@ -35,7 +35,7 @@ from konvoi.telemetry.timeline import Timeline
 # Through a fragment, when it is sent and when it has arrived.
 TRAINING_PASSES = 3
 # By the thread that exchanges, before and after the average: what the worker moved by, and the outer step.
-OUTER_PASSES = 5
+OUTER_PASSES, MOMENTUM_PASSES = 2, 3
 
 
 class Config(Section):
@@ -386,6 +386,6 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
-        message_passes=passes(config.wire) + OUTER_PASSES,
+        message_passes=passes(config.wire) + OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0),
         training_passes=TRAINING_PASSES + moments_share * _moments.PASSES,
     )
