@@ -5,14 +5,22 @@ from __future__ import annotations
 import ctypes
 import sys
 
+# Of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
+
 
 def keep_memory() -> None:
     """Tells glibc to reuse freed memory instead of giving it back: fewer page faults (docs/lab-notes.md)."""
+    # Large blocks would be mapped, and their pages faulted in, anew each time.
+    _set(M_MMAP_MAX, 0)
+    _set(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def share_memory_with_new_threads() -> None:
+    """A thread's own arena is made of pieces of 64 MB, and each is given back as soon as it is empty."""
+    _set(M_ARENA_MAX, 1)
+
+
+def _set(name: int, value: int) -> None:
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8
-        # Large blocks would be mapped, and their pages faulted in, anew each time.
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
-        # A thread's own arena is made of pieces of 64 MB, which are given back as soon as they are empty.
-        libc.mallopt(m_arena_max, 1)
+        ctypes.CDLL(None).mallopt(name, value)
