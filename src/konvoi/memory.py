@@ -17,7 +17,7 @@ def keep_memory() -> None:
 
 
 def share_memory_with_new_threads() -> None:
-    """A thread's own arena is made of pieces of 64 MB, and each is given back as soon as it is empty."""
+    """They get no arena of their own: its pieces of 64 MB are given back as soon as they are empty."""
     _set(M_ARENA_MAX, 1)
 
 

@@ -24,7 +24,7 @@ def pack(rows: Tensor) -> Tensor:
     packed = torch.empty(len(rows), round(rows.shape[1] * BYTES_PER_VALUE), dtype=torch.int8, device=rows.device)
     integers, scales = _parts(packed)
     for row in range(len(rows)):
-        for chunk in _chunks(packed):
+        for chunk in _chunks(integers):
             values, scale = rows[row].view(-1, BLOCK)[chunk], scales[row, chunk]
             torch.amax(values.abs(), dim=1, keepdim=True, out=scale).div_(127)
             # A block of zeros has no scale, and any will do.
@@ -38,7 +38,7 @@ def unpack(packed: Tensor) -> Tensor:
     integers, scales = _parts(packed)
     values = torch.empty(integers.shape, device=packed.device)
     for row in range(len(packed)):
-        for chunk in _chunks(packed):
+        for chunk in _chunks(integers):
             # Floats first: integers times floats take four times as long on a processor.
             values[row, chunk].copy_(integers[row, chunk]).mul_(scales[row, chunk])
     return values.view(len(packed), -1)
@@ -48,7 +48,7 @@ def mean(packed: Tensor) -> Tensor:
     """Of all rows."""
     integers, scales = _parts(packed)
     values = torch.empty(integers.shape[1:], device=packed.device)
-    for chunk in _chunks(packed):
+    for chunk in _chunks(integers):
         torch.mean(integers[:, chunk].float().mul_(scales[:, chunk]), dim=0, out=values[chunk])
     return values.view(-1)
 
@@ -60,8 +60,8 @@ def _parts(packed: Tensor) -> tuple[Tensor, Tensor]:
     return integers.view(len(packed), num_blocks, BLOCK), scales.view(torch.float32).unsqueeze(2)
 
 
-def _chunks(packed: Tensor) -> Iterator[slice]:
+def _chunks(integers: Tensor) -> Iterator[slice]:
     """Blocks of a row."""
-    num_blocks = packed.shape[1] // (BLOCK + 4)
-    size = CHUNK if packed.device.type == "cpu" else num_blocks
+    num_blocks = integers.shape[1]
+    size = CHUNK if integers.device.type == "cpu" else num_blocks
     return (slice(begin, begin + size) for begin in range(0, num_blocks, max(1, size)))
