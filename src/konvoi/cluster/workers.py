@@ -81,7 +81,9 @@ class Workers:
             self._processes[seat] = context.Process(
                 target=_work, args=(worker, arguments, ranks, log, os.getpid()), name=f"worker {seat}"
             )
-            self._processes[seat].start()
+            # A signal between the fork and the worker's own handlers would be taken by ours, and lost.
+            with _signals_held_back():
+                self._processes[seat].start()
 
     def exit_codes(self) -> dict[int, int]:
         """Of those that have ended, by seat; -9 after SIGKILL."""
@@ -209,6 +211,7 @@ def _work(worker: Worker, arguments: Sequence[str], ranks: Mapping[str, str], lo
         # Until the loop listens for them.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.environ.update(ranks)
     if log:
         _print_to(log)
@@ -223,6 +226,15 @@ def _work(worker: Worker, arguments: Sequence[str], ranks: Mapping[str, str], lo
             traceback.print_exc()
             code = OUR_FAULT
     sys.exit(code)
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with(agent: int) -> None:
