@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from konvoi.config.sections import Optim
+from konvoi.cores import usable_cores
 from konvoi.engine import optim
 from konvoi.memory import keep_memory
 from konvoi.models import _conv_kernels
 from konvoi.models.resnet import Config, Model, flops
-from konvoi.parallel import usable_cores
 from konvoi.sync import Team
 from konvoi.sync.ddp import Config as DdpConfig
 from konvoi.sync.ddp import Sync

@@ -20,9 +20,9 @@ from typing import Any
 from konvoi.bundle.classifier import open_classifier
 from konvoi.bundle.format import open_bundle
 from konvoi.bundle.interfaces import Classifier
+from konvoi.cores import usable_cores
 from konvoi.export.run_classifier import open_run_classifier
 from konvoi.images.pictures import looks_like_a_picture
-from konvoi.parallel import usable_cores
 from konvoi.telemetry.environment import processor
 
 RESULTS = Path(__file__).with_suffix(".jsonl")

@@ -32,10 +32,10 @@ from typing import Any
 from konvoi.bundle.format import open_bundle
 from konvoi.bundle.interfaces import Translator
 from konvoi.bundle.translator import open_translator
+from konvoi.cores import usable_cores
 from konvoi.data.text import read_lines
 from konvoi.evaluate.scores import corpus_scores
 from konvoi.export.run_translator import RunTranslator, open_run_translator
-from konvoi.parallel import usable_cores
 
 RESULTS = Path(__file__).with_name("translate.jsonl")
 SHARED = Path(os.environ.get("KONVOI_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -26,7 +26,7 @@ from worker import MODELS, Case, shapes_of
 
 from konvoi import registry
 from konvoi.commands import exchange
-from konvoi.parallel import usable_cores
+from konvoi.cores import usable_cores
 from konvoi.plan import Link, Profile, Setup, predict
 
 FOLDER = Path(__file__).parent

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from konvoi import __version__, exit_codes
+from konvoi.cores import give_way_where_busy
 from konvoi.errors import MachineError, UserError
 
 # Of typer's own errors this one has no public name.
@@ -223,6 +224,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score a trained model: loss, BLEU and chrF, or accuracies and confusions."""
+    give_way_where_busy()
     from konvoi.commands.evaluate import evaluate
 
     if (source is None) != (target is None):
@@ -249,6 +251,7 @@ def translate(
 
     Needs the bundle only (and no torch), or the run directory only.
     """
+    give_way_where_busy()
     from konvoi.commands.translate import translate
 
     if text and input_file:
@@ -279,6 +282,7 @@ def classify(
 
     Needs the bundle only (and no torch), or the run directory only.
     """
+    give_way_where_busy()
     from konvoi.commands.classify import classify
 
     classify(model, checkpoint, images=images, num_classes=top, variant=variant, as_json=as_json)

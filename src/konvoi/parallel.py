@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from konvoi.cores import usable_cores
 from konvoi.errors import MachineError
 
 Item = TypeVar("Item")
@@ -21,11 +22,6 @@ Result = TypeVar("Result")
 
 # Items under way per process: one at work, one waiting, so that nobody idles and memory stays bounded.
 ITEMS_PER_PROCESS = 2
-
-
-def usable_cores() -> int:
-    """Those that this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered_map(

@@ -28,7 +28,7 @@ LAYERS = (
     ("run_directory", "fetch", "images"),
     ("config",),
     ("registry", "folder", "memory", "parallel", "world"),
-    ("stages",),
+    ("cores", "stages"),
     ("errors", "exit_codes", "recipes", "__init__"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -47,6 +47,7 @@ WITHOUT_TORCH = (
     "cluster/imports/*.py",
     "cluster/setup/*.py",
     "config/*.py",
+    "cores.py",
     "data/*.py",
     "fetch/*.py",
     "folder.py",

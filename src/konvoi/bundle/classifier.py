@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError
 from konvoi.bundle.format import Bundle
 from konvoi.bundle.interfaces import Guess
 from konvoi.bundle.picture_input import load_any_picture
+from konvoi.cores import usable_cores
 from konvoi.errors import BundleError
 from konvoi.image_input.augment import Pixels
-from konvoi.parallel import usable_cores
 
 # What the graph's ends are called; konvoi/export/pictures.py gives them these names.
 INPUT, OUTPUT = "pixels", "logits"

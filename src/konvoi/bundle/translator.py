@@ -10,12 +10,12 @@ from typing import Any
 from konvoi.bundle.format import Bundle
 from konvoi.bundle.pieces import Attention, Found, PieceTranslator, Source
 from konvoi.bundle.search import EXACT_PATIENCE, ranked, search_options
+from konvoi.cores import usable_cores
 from konvoi.data.clean import normalise
 from konvoi.data.subwords import FILE_NAME as VOCABULARY_FILE
 from konvoi.data.subwords import Subwords
 from konvoi.errors import BundleError
 from konvoi.memory import keep_memory
-from konvoi.parallel import usable_cores
 
 # Written by export/lexicon.py; CTranslate2 looks for it under this name.
 VOCABULARY_MAP_FILE = "vmap.txt"

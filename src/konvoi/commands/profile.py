@@ -17,10 +17,10 @@ from konvoi import registry
 from konvoi.commands import exchange
 from konvoi.commands.output import aligned, print_json, progress_display
 from konvoi.config.recipe import Recipe, read
+from konvoi.cores import usable_cores
 from konvoi.engine.loop import train
 from konvoi.engine.setup import build, close
 from konvoi.errors import UserError
-from konvoi.parallel import usable_cores
 from konvoi.plan import Profile, store
 from konvoi.run_directory import RunDirectory
 from konvoi.world import World

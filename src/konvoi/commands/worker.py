@@ -18,10 +18,10 @@ from konvoi import exit_codes
 from konvoi.cluster.meeting import Meeting, ToldElsewhereError, meet
 from konvoi.commands.train import Request, check_devices, check_request, opened, prepare, task_of, train_and_close
 from konvoi.config.recipe import Recipe, check, read
+from konvoi.cores import usable_cores
 from konvoi.engine.worker import work
 from konvoi.errors import DataError, MachineError, UserError
 from konvoi.folder import read_json, write_json, write_whole
-from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory, check_free, new_path, newest_of
 from konvoi.world import World, from_environment
 

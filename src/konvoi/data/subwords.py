@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 
+from konvoi.cores import usable_cores
 from konvoi.data.tokens import smallest_dtype
 from konvoi.errors import DataError
-from konvoi.parallel import usable_cores
 
 FILE_NAME = "vocabulary.model"
 # SentencePiece writes a blank as this character; a piece that starts a word starts with it.

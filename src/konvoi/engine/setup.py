@@ -20,6 +20,7 @@ from torch import nn
 from konvoi import registry
 from konvoi.config.recipe import Recipe
 from konvoi.config.schedules import Span
+from konvoi.cores import usable_cores
 from konvoi.engine import checkpoint as checkpoints
 from konvoi.engine import optim, restart, watchdog
 from konvoi.engine.average import MovingAverage
@@ -32,7 +33,6 @@ from konvoi.engine.saver import Saver
 from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.folder import read_json
 from konvoi.memory import keep_memory
-from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.sync import Team
 from konvoi.telemetry.host import HostSampler

@@ -11,11 +11,11 @@ from torch import nn
 
 from konvoi import registry
 from konvoi.config.recipe import Recipe
+from konvoi.cores import usable_cores
 from konvoi.engine.checkpoint import Checkpoints, weights
 from konvoi.engine.precision import Precision, fastest
 from konvoi.errors import CheckpointError
 from konvoi.memory import keep_memory
-from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 
 

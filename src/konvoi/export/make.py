@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from konvoi import __version__
 from konvoi.bundle.format import PRECISIONS, Bundle, Description, Variant, is_bundle, open_bundle, write_description
+from konvoi.cores import usable_cores
 from konvoi.errors import BundleError, MachineError
 from konvoi.export.card import card
 from konvoi.export.requirements import requirements
 from konvoi.folder import work_folder
-from konvoi.parallel import usable_cores
 from konvoi.run_directory import RunDirectory
 from konvoi.stages import Report, silent
 from konvoi.telemetry.environment import processor
