@@ -131,7 +131,7 @@ def test_parted_replicas_exchange_twice_as_often_until_every_step() -> None:
     assert [number for number, message in enumerate(told, start=1) if message] == [50, 100]
     assert "exchange every 2 steps from now on" in told[49]
     assert "exchange every step from now on" in told[99]
-    assert (sync.way.local_steps, sync.way.overlap) == (1, 0)
+    assert (sync.way.local_steps, sync.way.overlap) == (1, 1)
     sync.close()
 
 

@@ -76,6 +76,7 @@ found = {
     "momentum": walk(4, **{**plain, "overlap_steps": 0, "outer_rate": 0.5, "outer_momentum": 0.5}),
     "later": walk(5, overlap_steps=1, **plain),
     "int8": walk(4, **{**plain, "overlap_steps": 0, "wire": "int8"}),
+    "int4": walk(4, **{**plain, "overlap_steps": 0, "wire": "int4"}),
     "fp16": walk(4, **{**plain, "overlap_steps": 0, "wire": "fp16"}),
     "resumed": [resumed(stop, 5, overlap_steps=1, **plain) for stop in (1, 2, 3, 4)],
     "resumed int8": [resumed(stop, 6, **{**plain, "overlap_steps": 1, "wire": "int8"}) for stop in (2, 3)],
@@ -83,12 +84,13 @@ found = {
     "resumed without own": resumed(2, 4, with_own=False, overlap_steps=1, **plain),
 }
 # A value so small beside another of its block that it is rounded away each time.
-average = Averager(2, team.size, "int8", None)
-sums = torch.zeros(2)
-for _ in range(100):
-    sums += average(torch.tensor([1.0, 0.001]))
-found["int8 sums"] = sums.tolist()
-found["residuals"] = sorted(average.tensors())
+for wire, small in (("int8", 0.001), ("int4", 0.01)):
+    average = Averager(2, team.size, wire, None)
+    sums = torch.zeros(2)
+    for _ in range(100):
+        sums += average(torch.tensor([1.0, small]))
+    found[wire + " sums"] = sums.tolist()
+    found["residuals"] = sorted(average.tensors())
 with open(sys.argv[1], "w") as file:
     json.dump(found, file)
 team.close()
@@ -150,14 +152,15 @@ def test_what_is_learnt_while_a_fragment_travels_is_kept(found: list[dict[str, A
 
 def test_fewer_bytes_bring_the_same_where_nothing_is_rounded(found: list[dict[str, Any]]) -> None:
     for told in found:
-        for wire in ("int8", "fp16"):
+        for wire in ("int4", "int8", "fp16"):
             assert told[wire]["weights"] == pytest.approx(told["at once"]["weights"][:4], rel=1e-3)
 
 
-def test_what_int8_rounds_away_is_sent_later(found: list[dict[str, Any]]) -> None:
-    # 100 x 0.001, where a block whose largest is 1 knows multiples of 1 / 127 = 0.0079 only.
+def test_what_rounding_takes_away_is_sent_later(found: list[dict[str, Any]]) -> None:
+    # Sums of 100: a block whose largest is 1 knows multiples of 1 / 127 = 0.0079 only, or of 1 / 7 = 0.143.
     for told in found:
         assert told["int8 sums"] == pytest.approx([100, 0.1], abs=0.0081)
+        assert told["int4 sums"] == pytest.approx([100, 1.0], abs=0.15)
         assert told["residuals"] == ["residual", "share_residual"]
 
 
@@ -192,6 +195,24 @@ def test_fragments_take_turns_and_the_last_ends_the_round() -> None:
 def test_fragments_take_turns_at_equal_intervals_where_they_can(local_steps: int, count: int) -> None:
     assert Config(local_steps=local_steps).num_fragments == count
     assert Config(local_steps=local_steps, fragments=1).num_fragments == 1
+
+
+def test_after_tightening_more_fragments_than_steps_still_travel_behind_a_step() -> None:
+    model = nn.Linear(6, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    sync = Sync(Config(local_steps=6, wire="fp32"), Team(World()), Timeline())
+    sync.wrap(model)
+    sync.tighten()
+    assert (sync.local_steps, sync.overlap, len(sync.fragments)) == (3, 1, 6)
+    shared = []
+    for step in range(1, 5):
+        model.weight.data -= 1
+        sync.after_step(model, step)
+        shared.append([int(fragment.shared.item()) for fragment in sync.fragments])
+    # Of six, two leave after each step and are shared one step later; the weight was at -step when they left.
+    assert shared == [[0] * 6, [0, -1, -1, 0, 0, 0], [0, -1, -1, -2, -2, 0], [-3, -1, -1, -2, -2, -3]]
+    assert model.weight.tolist() == [[-4.0] * 6]
+    sync.close()
 
 
 def test_fragments_are_equally_long_and_may_cut_a_parameter() -> None:

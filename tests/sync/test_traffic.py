@@ -25,6 +25,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "diloco": {"local_steps": 4},
 }
 CASES = [(name, TABLES.get(name, {}), 1) for name in registry.names("sync")]
+CASES.append(("diloco", {"local_steps": 4, "wire": "int4"}, 1))
 CASES += [
     ("hierarchical", {"between": {"name": name, **TABLES.get(name, {})}}, 2) for name in ("ddp", "bf16", "diloco")
 ]

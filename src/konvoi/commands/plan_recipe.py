@@ -15,14 +15,12 @@ from konvoi.config.recipe import Recipe, check_section, toml_value
 from konvoi.errors import DataError, RecipeError, UserError
 from konvoi.plan import Profile, devices, store
 from konvoi.plan.outlook import Job
-from konvoi.sync import Team, Traffic
+from konvoi.sync import Team, Traffic, diloco
 from konvoi.world import World
 
 # More tell no more about the mean.
 NUM_BATCHES = 200
 BYTES_PER_VALUE = {"fp32": 4, "fp16": 2, "bf16": 2}
-# What diloco is tried with when advice is sought, the most exact first.
-LOCAL_STEPS = (4, 8, 16, 32, 64, 128)
 MEASURED = "measured"
 # Exact, or nearly: the rest comes after what is known to train as well.
 EXACT = ("ddp", "hierarchical", "bf16", "fp16")
@@ -156,7 +154,7 @@ def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
     names = [name for name in registry.names("sync") if name not in (AUTO, "diloco")]
     exact = [name for name in EXACT if name in names]
     ways = ways_of(recipe, exact, (), shapes)
-    for steps in LOCAL_STEPS:
+    for steps in diloco.USUAL_LOCAL_STEPS:
         ways |= ways_of(recipe, ["diloco"], [f"sync.local_steps={steps}"], shapes)
     return {**ways, **ways_of(recipe, [name for name in names if name not in EXACT], (), shapes)}
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, distributed
 
 from konvoi.memory import share_memory_with_new_threads
-from konvoi.sync import _int8
+from konvoi.sync._integers import BLOCK, INT4, INT8, Integers
 
 Result = TypeVar("Result")
-Wire = Literal["fp32", "fp16", "int8"]
+Wire = Literal["fp32", "fp16", "int8", "int4"]
+INTEGERS = {"int8": INT8, "int4": INT4}
 
 # Half precision loses what is below 6e-8: a difference of weights travels multiplied by this.
 FP16_SCALE = 1024.0
@@ -60,7 +61,7 @@ class Averager:
     def __init__(self, num_values: int, num_workers: int, wire: Wire, group: Any) -> None:
         self.num_values, self.num_workers, self.wire, self.group = num_values, num_workers, wire, group
         # Each worker adds up one share of all: whole blocks.
-        self.share = -(-num_values // (_int8.BLOCK * num_workers)) * _int8.BLOCK
+        self.share = -(-num_values // (BLOCK * num_workers)) * BLOCK
         self.residual: Tensor | None = None
         self.share_residual: Tensor | None = None
 
@@ -68,7 +69,9 @@ class Averager:
         """values is overwritten or returned; fp32, flat."""
         if self.num_workers == 1:
             return values
-        return {"fp32": self._fp32, "fp16": self._fp16, "int8": self._int8}[self.wire](values)
+        if self.wire in INTEGERS:
+            return self._integers(values, INTEGERS[self.wire])
+        return self._fp16(values) if self.wire == "fp16" else self._fp32(values)
 
     def exactly(self, values: Tensor) -> Tensor:
         """In fp32, whatever the rest travels as."""
@@ -95,17 +98,17 @@ class Averager:
         distributed.all_reduce(half, group=self.group)
         return half.float().div_(FP16_SCALE)
 
-    def _int8(self, values: Tensor) -> Tensor:
+    def _integers(self, values: Tensor, integers: Integers) -> Tensor:
         """Every worker gets its share from all, adds up, and sends the sum to all: as many bytes as a ring sends."""
         if self.residual is None or self.share_residual is None:
             self.residual, self.share_residual = (values.new_zeros(n * self.share) for n in (self.num_workers, 1))
         self.residual[: self.num_values] += values
-        sent = _int8.pack(self.residual.view(self.num_workers, self.share))
-        self.share_residual += _int8.mean(self._exchanged(sent))
-        packed_mean = _int8.pack(self.share_residual.view(1, self.share))
+        sent = integers.pack(self.residual.view(self.num_workers, self.share))
+        self.share_residual += integers.mean(self._exchanged(sent))
+        packed_mean = integers.pack(self.share_residual.view(1, self.share))
         gathered = packed_mean.new_empty(self.num_workers * packed_mean.numel())
         distributed.all_gather_single(gathered, packed_mean.view(-1), group=self.group)
-        return _int8.unpack(gathered.view(self.num_workers, -1)).view(-1)[: self.num_values]
+        return integers.unpack(gathered.view(self.num_workers, -1)).view(-1)[: self.num_values]
 
     def _exchanged(self, rows: Tensor) -> Tensor:
         """Each row goes to its worker; from every worker comes one.
@@ -126,9 +129,9 @@ class Averager:
 
 
 def bytes_per_value(wire: Wire) -> float:
-    return {"fp32": 4.0, "fp16": 2.0, "int8": _int8.BYTES_PER_VALUE}[wire]
+    return INTEGERS[wire].bytes_per_value if wire in INTEGERS else {"fp32": 4.0, "fp16": 2.0}[wire]
 
 
 def passes(wire: Wire) -> float:
     """How often an average goes through all values, as processor time tells, besides what is added up on the way."""
-    return {"fp32": 1.0, "fp16": 8.0, "int8": 13.0}[wire]
+    return {"fp32": 1.0, "fp16": 8.0, "int8": 13.0, "int4": 13.5}[wire]

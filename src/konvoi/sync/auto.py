@@ -206,7 +206,7 @@ def name_of(config: Section) -> str:
 def candidates(max_local_steps: int, has_full_hosts: bool) -> Iterator[Section]:
     """The most exact first. Where hosts have several workers, one of each speaks for them."""
     ways: list[Section] = [ddp.Config(), fp16.Config()]
-    for local_steps in (4, 6, 8, 12, 16, 24, 32, 64, 128):
+    for local_steps in diloco.USUAL_LOCAL_STEPS:
         if local_steps <= max_local_steps:
             ways.append(diloco.Config(local_steps=local_steps))
     for way in ways:

@@ -32,6 +32,8 @@ from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, pa
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
+# Worth trying, where somebody looks for the fewest that a link can bear.
+USUAL_LOCAL_STEPS = (4, 6, 8, 12, 16, 24, 32, 64, 128)
 # Through a fragment, when it is sent and when it has arrived.
 TRAINING_PASSES = 3
 # By the thread that exchanges, before and after the average: what the worker moved by, and the outer step.
@@ -51,7 +53,7 @@ class Config(Section):
     overlap_steps: NonNegativeInt | None = None
     """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
     wire: Wire = "int8"
-    """What travels: fp32, fp16 or int8; what rounding cost is sent along next time."""
+    """What travels: fp32, fp16, int8 or int4; what rounding cost is sent along next time."""
     share_moments: bool = True
     """What Adam updates (some of it with Muon): by second moments of all workers' gradients, and with longer steps."""
     outer_rate: PositiveFloat = 1.0
@@ -299,9 +301,9 @@ class Sync(_base.Sync):
                 fragment.set_own(values)
 
     def tighten(self) -> None:
-        """From now on exchanges come twice as often."""
+        """From now on exchanges come twice as often; what travelled behind a step still does."""
         self.local_steps = max(1, self.local_steps // 2)
-        self.overlap = min(self.overlap, self.local_steps // len(self.fragments))
+        self.overlap = min(self.overlap, max(1, self.local_steps // len(self.fragments)))
 
     def state(self) -> dict[str, Any]:
         return {
