@@ -25,6 +25,7 @@ SYNCS: dict[int, list[dict[str, Any]]] = {
         {"name": "ddp"},
         {"name": "fp16"},
         {"name": "diloco", "local_steps": 4, "wire": "int8"},
+        {"name": "diloco", "local_steps": 4, "wire": "int4", "overlap_steps": 2},
         {"name": "diloco", "local_steps": 6, "wire": "int8"},
         {"name": "diloco", "local_steps": 8, "wire": "int8"},
         {"name": "diloco", "local_steps": 12, "wire": "int8"},
@@ -32,6 +33,7 @@ SYNCS: dict[int, list[dict[str, Any]]] = {
     100: [
         {"name": "ddp"},
         {"name": "fp16"},
+        {"name": "diloco", "local_steps": 16, "wire": "int4"},
         {"name": "diloco", "local_steps": 24, "wire": "int8"},
         {"name": "diloco", "local_steps": 32, "wire": "int8"},
     ],
