@@ -140,6 +140,17 @@ def test_longer_steps_shrink_the_weight_no_more() -> None:
         assert model.weight.item() == pytest.approx(weight)
 
 
+def test_a_longer_momentum_looks_back_over_as_many_times_as_many_steps() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = build(model, name="muon", momentum=0.81)
+    # What is left of a gradient after two steps is what was left after one: 0.9 x 0.9 = 0.81
+    for span, expected in ((2.0, 0.9), (4.0, 0.9**0.5), (1.0, 0.81)):
+        optim.set_momentum(optimizer, span)
+        matrix, bias = optimizer.param_groups
+        assert (matrix["is_hidden"], bias["is_hidden"]) == (True, False)
+        assert (matrix["momentum"], bias["momentum"]) == pytest.approx((expected, 0.81))
+
+
 def test_adamw_shrinks_the_weight_itself() -> None:
     model = one_weight(2.0)
     step(model, build(model, name="adamw", weight_decay=0.5), gradient=1.0)

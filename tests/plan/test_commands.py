@@ -46,6 +46,16 @@ def test_json_holds_every_set_up(konvoi: Any) -> None:
     assert sum(ddp["parts"].values()) == pytest.approx(ddp["step_seconds"])
 
 
+def test_what_travels_is_named_where_it_is_not_the_usual(konvoi: Any) -> None:
+    settings = ("--set", "sync.local_steps=16", "--set", "sync.wire=int4")
+    result = konvoi(*BASE, "--nodes", "4", "--network", "100mbit", "--sync", "ddp,diloco", *settings, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert [row["sync"] for row in json.loads(result.stdout)["rows"]] == ["ddp", "diloco H=16 int4"]
+    # Advice tries both ways to travel with as many local steps: at 100 Mbit/s they may be so few with half the bytes.
+    advised = konvoi(*BASE, "--nodes", "4", "--network", "100mbit").stdout
+    assert "with diloco H=12 int4: 4.0x" in " ".join(advised.split())
+
+
 def test_dtype_is_that_of_ddp_s_gradients(konvoi: Any) -> None:
     sent = [
         json.loads(konvoi(*BASE, "--nodes", 4, "--sync", "ddp", *more, "--json").stdout)["rows"][0]

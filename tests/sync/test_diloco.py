@@ -113,6 +113,26 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return [json.loads((folder / str(rank)).read_text()) for rank in range(request.param)]
 
 
+def momentum_spans(steps: tuple[int, ...], num_replicas: int, **settings: Any) -> list[float]:
+    sync = Sync(Config(**settings), Team(World()), Timeline())
+    sync.num_replicas = num_replicas
+    spans = [sync.momentum_span(step) for step in steps]
+    sync.close()
+    return spans
+
+
+def test_momentum_comes_to_look_back_over_as_many_tokens_as_that_of_all_workers() -> None:
+    # A fourth of the tokens a step, so four times as many steps; one time more for every 200 steps done.
+    assert momentum_spans((1, 200, 300, 800, 5000), num_replicas=4) == [1, 1, 1.5, 4, 4]
+    assert momentum_spans((1, 200, 300, 800, 5000), num_replicas=2) == [1, 1, 1.5, 2, 2]
+
+
+def test_momentum_stays_as_it_is_where_gradients_are_averaged_or_where_asked() -> None:
+    assert momentum_spans((1, 900), num_replicas=4, exact_steps=1000) == [1, 1]
+    assert momentum_spans((1, 900), num_replicas=4, long_momentum=False) == [1, 1]
+    assert momentum_spans((1, 900), num_replicas=1) == [1, 1]
+
+
 def test_after_the_local_steps_all_move_to_the_mean(found: list[dict[str, Any]]) -> None:
     # Two ranks after two steps: -2 and -4, so -3; three: -2, -4 and -6, so -4. Then the same again from there.
     mean = {2: -3.0, 3: -4.0}[len(found)]

@@ -141,21 +141,25 @@ def ways_of(recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shap
         if problems:
             raise RecipeError(f"--sync {name}", problems)
         traffic: Traffic = module.traffic(config, shapes)
-        ways[label(name, traffic)] = traffic
+        ways[label(name, config, traffic)] = traffic
     return ways
 
 
-def label(name: str, traffic: Traffic) -> str:
-    return f"{name} H={traffic.every_steps}" if traffic.every_steps > 1 else name
+def label(name: str, config: Any, traffic: Traffic) -> str:
+    """What travels is named where it is not the usual: diloco H=16 int4."""
+    if traffic.every_steps == 1:
+        return name
+    wire = getattr(config, "wire", diloco.Config().wire)
+    return f"{name} H={traffic.every_steps}" + (f" {wire}" if wire != diloco.Config().wire else "")
 
 
 def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
-    """All that advice may name, the most exact first; diloco with several numbers of local steps."""
+    """All that advice may name, the most exact first."""
     names = [name for name in registry.names("sync") if name not in (AUTO, "diloco")]
     exact = [name for name in EXACT if name in names]
     ways = ways_of(recipe, exact, (), shapes)
-    for steps in diloco.USUAL_LOCAL_STEPS:
-        ways |= ways_of(recipe, ["diloco"], [f"sync.local_steps={steps}"], shapes)
+    for steps, wire in diloco.USUAL:
+        ways |= ways_of(recipe, ["diloco"], [f"sync.local_steps={steps}", f"sync.wire={wire}"], shapes)
     return {**ways, **ways_of(recipe, [name for name in names if name not in EXACT], (), shapes)}
 
 

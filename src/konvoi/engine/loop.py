@@ -86,6 +86,7 @@ def train_step(run: Run) -> float:
     progress.leave_out_avoided()
     rate = recipe.schedule.rate(progress.step + 1, run.span)
     optim.set_rate(run.optimizer, rate, run.sync.rate_factor(progress.step + 1))
+    optim.set_momentum(run.optimizer, run.sync.momentum_span(progress.step + 1))
     first, buffers = progress.position, Buffers(run.bare_model)
     # Every token weighs the same, however the buckets fell over the ranks: the plan knows them all.
     num_targets = sum(run.task.num_targets(p) for p in range(first, first + run.micro_batches_per_step))

@@ -53,6 +53,13 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float, factor: float = 1.0)
             group["weight_decay"] = group.setdefault("decay", group["weight_decay"]) / own_factor
 
 
+def set_momentum(optimizer: torch.optim.Optimizer, span: float) -> None:
+    """Muon's looks back over so many times as many steps as the recipe's."""
+    for group in optimizer.param_groups:
+        if group.get("is_hidden"):
+            group["momentum"] = group.setdefault("usual_momentum", group["momentum"]) ** (1 / span)
+
+
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """{"3.exp_avg": ...}: the number of the parameter and the name of the moment."""
     state = optimizer.state_dict()["state"]

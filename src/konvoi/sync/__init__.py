@@ -7,6 +7,7 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
     chosen, message               what it does (a Config), and what to tell the user of that before the first step
     use(optimizer)                before wrap(): what each worker steps with
     rate_factor(step)             by how much longer this step must be than the schedule says
+    momentum_span(step)           over how many times as many steps as usual Muon's momentum looks back
     wrap(model)                   what the loop calls instead of the model
     settle(one_pass)              before the first step, also of a resumed run; one_pass() goes forward and back for
                                   nothing, always over the same micro-batch

@@ -39,6 +39,9 @@ class Sync:
     def rate_factor(self, step: int) -> float:
         return 1.0
 
+    def momentum_span(self, step: int) -> float:
+        return 1.0
+
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
 

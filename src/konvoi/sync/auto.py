@@ -147,6 +147,9 @@ class Sync(_base.Sync):
     def rate_factor(self, step: int) -> float:
         return float(self.way.rate_factor(step))
 
+    def momentum_span(self, step: int) -> float:
+        return float(self.way.momentum_span(step))
+
     def wrap(self, model: nn.Module) -> nn.Module:
         wrapped: nn.Module = self.way.wrap(model)
         return wrapped
@@ -206,9 +209,9 @@ def name_of(config: Section) -> str:
 def candidates(max_local_steps: int, has_full_hosts: bool) -> Iterator[Section]:
     """The most exact first. Where hosts have several workers, one of each speaks for them."""
     ways: list[Section] = [ddp.Config(), fp16.Config()]
-    for local_steps in diloco.USUAL_LOCAL_STEPS:
+    for local_steps, wire in diloco.USUAL:
         if local_steps <= max_local_steps:
-            ways.append(diloco.Config(local_steps=local_steps))
+            ways.append(diloco.Config(local_steps=local_steps, wire=wire))
     for way in ways:
         yield hierarchical.Config(between=way) if has_full_hosts else way
 

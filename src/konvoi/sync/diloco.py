@@ -32,8 +32,12 @@ from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, pa
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
-# Worth trying, where somebody looks for the fewest that a link can bear.
-USUAL_LOCAL_STEPS = (4, 6, 8, 12, 16, 24, 32, 64, 128)
+# Worth trying, where somebody looks for what a link can bear, the most exact first. Half the bytes cost the model less
+# than twice the steps (docs/network.md).
+WIRES: tuple[Wire, ...] = ("int8", "int4")
+USUAL = tuple((steps, wire) for steps in (4, 6, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
+# A momentum of 0.9 looks back over ten steps or so: a twentieth of these.
+STEPS_PER_SPAN = 200
 # Through a fragment, when it is sent and when it has arrived.
 TRAINING_PASSES = 3
 # By the thread that exchanges, before and after the average: what the worker moved by, and the outer step.
@@ -56,6 +60,8 @@ class Config(Section):
     """What travels: fp32, fp16, int8 or int4; what rounding cost is sent along next time."""
     share_moments: bool = True
     """What Adam updates (some of it with Muon): by second moments of all workers' gradients, and with longer steps."""
+    long_momentum: bool = True
+    """Muon's momentum of each worker looks back over as many tokens as that of all together would."""
     outer_rate: PositiveFloat = 1.0
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
@@ -170,6 +176,12 @@ class Sync(_base.Sync):
 
     def rate_factor(self, step: int) -> float:
         return self.moments.rate_factor(step) if self.moments and not self.is_exact else 1.0
+
+    def momentum_span(self, step: int) -> float:
+        """As many times as there are replicas, but at first not: what lies far back is of another model there."""
+        if self.is_exact or not self.config.long_momentum:
+            return 1.0
+        return min(float(self.num_replicas), max(1.0, step / STEPS_PER_SPAN))
 
     def wrap(self, model: nn.Module) -> nn.Module:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
