@@ -39,9 +39,13 @@ SETTINGS = {
     "fp16": ["sync.name=fp16"],
     "powersgd": ["sync.name=powersgd"],
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
+    # What 100 Mbit/s can bear.
+    "diloco-16-int4": [*diloco(16), "sync.wire=int4"],
     # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
     **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
     "ddp-half": ["sync.name=ddp"],
+    # Is what does diloco good (sync.long_momentum) a gain for ddp, too?
+    "ddp-long-momentum": ["sync.name=ddp", f"optim.momentum={0.9**0.5:.4f}"],
 }
 
 

@@ -9,7 +9,7 @@ The first exact_steps may be exact, as ddp's: while a model learns its first thi
 
 When the new shared weights arrive, a worker moves to them and keeps what it learnt meanwhile: every local step counts
 exactly once, in this exchange or in the next. Adam's second moments, where it or Muon has some, are shared as well
-(_moments.py).
+(_moments.py), and Muon's momentum looks back further (momentum_span).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from konvoi.telemetry.timeline import Timeline
 # than twice the steps (docs/network.md).
 WIRES: tuple[Wire, ...] = ("int8", "int4")
 USUAL = tuple((steps, wire) for steps in (4, 6, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
-# A momentum of 0.9 looks back over ten steps or so: a twentieth of these.
+# Muon's momentum looks back once further for so many steps done; 0.9 over ten steps, a twentieth of these.
 STEPS_PER_SPAN = 200
 # Through a fragment, when it is sent and when it has arrived.
 TRAINING_PASSES = 3
@@ -178,7 +178,11 @@ class Sync(_base.Sync):
         return self.moments.rate_factor(step) if self.moments and not self.is_exact else 1.0
 
     def momentum_span(self, step: int) -> float:
-        """As many times as there are replicas, but at first not: what lies far back is of another model there."""
+        """As many times as there are replicas; less at first, when what lies far back is of quite another model.
+
+        Turned orthogonal, a direction of mere noise is as long as any other. A worker's gradients have as many times
+        the noise of all workers' mean gradient as there are workers; over so many more steps it evens out as well.
+        """
         if self.is_exact or not self.config.long_momentum:
             return 1.0
         return min(float(self.num_replicas), max(1.0, step / STEPS_PER_SPAN))
