@@ -9,8 +9,10 @@ import torch
 from safetensors.torch import load_file
 from tests.processes import Trainings, losses
 
+from konvoi.engine.loop import train_step
 from konvoi.errors import UserError
 from konvoi.run_directory import RunDirectory
+from konvoi.sync import diloco
 
 LOCAL = ("sync.name=diloco", "sync.local_steps=4")
 POWER = ("sync.name=powersgd", "sync.start_step=1", "sync.rank=2")
@@ -109,3 +111,21 @@ def test_the_choice_of_auto_is_told_and_kept(trainings: Trainings) -> None:
     assert again["chosen"] == first["chosen"]
     assert again["message"].endswith("as chosen before")
     assert losses(resumed, after=SAVED_AT) == losses(run, after=SAVED_AT)
+
+
+@pytest.mark.parametrize("name", ["diloco", "auto"])
+def test_muon_s_momentum_in_the_loop_is_what_local_steps_ask_for(
+    name: str, trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diloco, "STEPS_PER_SPAN", 1)
+    momenta = []
+    with trainings.built(trainings.new("optim.name=muon", "optim.momentum=0.81", f"sync.name={name}")) as run:
+        if name == "auto":
+            run.sync._choose(diloco.Config())
+            run.sync.wrap(run.bare_model)
+        getattr(run.sync, "way", run.sync).num_replicas = 2
+        for _ in range(3):
+            train_step(run)
+            momenta.append(run.optimizer.param_groups[0]["momentum"])
+    # Of two workers, each with half of the tokens: 0.9 x 0.9 = 0.81
+    assert momenta == pytest.approx([0.81, 0.9, 0.9])

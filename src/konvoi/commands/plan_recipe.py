@@ -149,8 +149,9 @@ def label(name: str, config: Any, traffic: Traffic) -> str:
     """What travels is named where it is not the usual: diloco H=16 int4."""
     if traffic.every_steps == 1:
         return name
-    wire = getattr(config, "wire", diloco.Config().wire)
-    return f"{name} H={traffic.every_steps}" + (f" {wire}" if wire != diloco.Config().wire else "")
+    usual = diloco.Config().wire
+    wire = getattr(config, "wire", usual)
+    return f"{name} H={traffic.every_steps}" + ("" if wire == usual else f" {wire}")
 
 
 def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
