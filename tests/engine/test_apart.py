@@ -21,7 +21,12 @@ NUM_STEPS, SAVED_AT = 12, 5
 EXACT = (*LOCAL, "sync.exact_steps=7")
 
 
-@pytest.fixture(scope="module", params=[LOCAL, EXACT, POWER], ids=["diloco", "diloco, exact at first", "powersgd"])
+# Its momentum is under way as well.
+MUON = (*LOCAL, "sync.overlap_steps=2", "optim.name=muon")
+IDS = ["diloco", "diloco, exact at first", "diloco with Muon", "powersgd"]
+
+
+@pytest.fixture(scope="module", params=[LOCAL, EXACT, MUON, POWER], ids=IDS)
 def of_two(request: pytest.FixtureRequest, trainings: Trainings) -> RunDirectory:
     run = trainings.new(*request.param)
     assert trainings.train_together(run, 2) == [0, 0]

@@ -12,6 +12,7 @@ from konvoi.config.sections import Optim
 from konvoi.engine import optim
 from konvoi.engine.average import MovingAverage
 from konvoi.engine.muon import COEFFICIENTS, NUM_ITERATIONS, orthogonal
+from konvoi.sync import HiddenShape, num_hidden
 
 NAMES = ("adam", "adamw", "muon", "sgd")
 
@@ -74,6 +75,15 @@ def test_muon_moves_a_hidden_matrix_by_the_same_in_every_direction_and_the_rest_
     # Adam's first step is one rate long, here 0.5 x 0.1; 1 - 0.05 x 0.1 = 0.995 is left by weight decay.
     assert torch.allclose(model.first.weight, 0.995 * before["first.weight"] - 0.05, atol=1e-5)
     assert torch.allclose(model.first.bias, before["first.bias"] + 0.05, atol=1e-5)
+
+
+def test_shapes_tell_apart_what_muon_turns_orthogonal() -> None:
+    for name, expected in (("muon", 1), ("adam", 0)):
+        optimizer, shapes = build(Layers(), name=name), optim.shapes(Optim(name=name), Layers())
+        groups = optimizer.param_groups
+        assert list(shapes) == [tuple(parameter.shape) for parameter in Layers().parameters()]
+        assert num_hidden(shapes) == sum(p.numel() for g in groups if g.get("is_hidden") for p in g["params"])
+        assert sum(isinstance(shape, HiddenShape) for shape in shapes) == expected
 
 
 def test_muon_takes_a_convolution_for_a_matrix_of_its_output_channels() -> None:

@@ -10,11 +10,12 @@ import typer
 
 from konvoi import registry
 from konvoi.commands.output import aligned, megabytes, print_json
+from konvoi.commands.plan_recipe import shapes_of
 from konvoi.config.recipe import Recipe, read
 from konvoi.config.schedules import OneCycle, Span
 from konvoi.engine.setup import span_of
 from konvoi.errors import DataError
-from konvoi.sync import Team, num_values
+from konvoi.sync import Team, num_hidden, num_values
 from konvoi.world import World
 
 BYTES_PER_FLOAT = 4
@@ -70,27 +71,21 @@ def _model(recipe: Recipe, prepared: Any) -> dict[str, Any]:
     }
 
 
-def shapes_of(recipe: Recipe, prepared: Any) -> list[tuple[int, ...]]:
-    """Of all trainable parameters, without memory for any."""
-    model = registry.find("model", recipe.name_of("model"))
-    with torch.device("meta"):
-        built = model.Model(recipe.model, _task(recipe).num_outputs(recipe, prepared))
-    return [tuple(parameter.shape) for parameter in built.parameters() if parameter.requires_grad]
-
-
 def _bytes(recipe: Recipe, prepared: Any) -> dict[str, Any]:
     """Exact but for a few kilobytes of names and counters."""
-    shapes = shapes_of(recipe, prepared)
+    shapes = shapes_of(recipe, _task(recipe).num_outputs(recipe, prepared))
     weights = BYTES_PER_FLOAT * num_values(shapes)
-    optim = recipe.optim
-    num_moments = (1 if optim.momentum else 0) if optim.name == "sgd" else 2
+    # Muon keeps a momentum where Adam keeps two moments.
+    moments = 2 * weights - BYTES_PER_FLOAT * num_hidden(shapes)
+    if recipe.optim.name == "sgd":
+        moments = weights if recipe.optim.momentum else 0
     averages = weights if recipe.train.ema_decay else 0
     sync = registry.find("sync", recipe.name_of("sync"))
     return {
         "gradient": weights,
         "sent_per_step_and_worker": sync.traffic(recipe.sync, shapes).bytes_per_step(recipe.train.workers),
-        "optimiser_state": num_moments * weights,
-        "checkpoint": (1 + num_moments) * weights + averages,
+        "optimiser_state": moments,
+        "checkpoint": weights + moments + averages,
     }
 
 

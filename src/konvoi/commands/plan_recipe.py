@@ -12,6 +12,7 @@ import torch
 
 from konvoi import registry
 from konvoi.config.recipe import Recipe, check_section, toml_value
+from konvoi.engine import optim
 from konvoi.errors import DataError, RecipeError, UserError
 from konvoi.plan import Profile, devices, store
 from konvoi.plan.outlook import Job
@@ -66,7 +67,7 @@ def shapes_of(recipe: Recipe, num_outputs: int) -> tuple[tuple[int, ...], ...]:
     """Of the trainable parameters, without the memory to hold them."""
     with torch.device("meta"):
         model = registry.find("model", recipe.name_of("model")).Model(recipe.model, num_outputs)
-    return tuple(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
+    return optim.shapes(recipe.optim, model)
 
 
 def _find(task: Any, recipe: Recipe) -> Any:

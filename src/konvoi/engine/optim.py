@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from konvoi.config.sections import Optim
 from konvoi.engine.muon import Muon
+from konvoi.sync import HiddenShape
 
 
 def build(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
@@ -28,11 +29,9 @@ def build(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _muon(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
-    """A model names its EDGES: what reads the input or makes the output is no map between hidden features."""
-    edges = getattr(model, "EDGES", ())
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    hidden = [p for name, p in named if p.dim() > 1 and name not in edges]
-    edge = [p for name, p in named if p.dim() > 1 and name in edges]
+    hidden = [p for name, p in named if _is_hidden(model, name, p)]
+    edge = [p for name, p in named if p.dim() > 1 and not _is_hidden(model, name, p)]
     vectors = [p for name, p in named if p.dim() <= 1]
     adam = {"is_hidden": False, "rate_share": config.edge_rate}
     groups: list[dict[str, Any]] = [
@@ -42,6 +41,20 @@ def _muon(config: Optim, model: nn.Module) -> torch.optim.Optimizer:
     ]
     groups = [group for group in groups if group["params"]]
     return Muon(groups, config.momentum, (config.beta1, config.beta2), config.epsilon)
+
+
+def _is_hidden(model: nn.Module, name: str, parameter: Tensor) -> bool:
+    """A model names its EDGES: what reads the input or makes the output is no map between hidden features."""
+    return parameter.dim() > 1 and name not in getattr(model, "EDGES", ())
+
+
+def shapes(config: Optim, model: nn.Module) -> tuple[tuple[int, ...], ...]:
+    """Of all trainable parameters, with those told apart that Muon turns orthogonal."""
+    return tuple(
+        HiddenShape(p.shape) if config.name == "muon" and _is_hidden(model, name, p) else tuple(p.shape)
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, factor: float = 1.0) -> None:

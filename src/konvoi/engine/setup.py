@@ -34,7 +34,7 @@ from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.folder import read_json
 from konvoi.memory import keep_memory
 from konvoi.run_directory import RunDirectory
-from konvoi.sync import Team
+from konvoi.sync import Shapes, Team
 from konvoi.telemetry.host import HostSampler
 from konvoi.telemetry.processor import ProcessorTime
 from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
@@ -159,7 +159,7 @@ def _make_ready(run: Run, world: World, resume_from: restart.Source | None, was_
     # Wrapped last: DDP sends the first rank's weights to all, also those that a checkpoint brought.
     model = torch.compile(bare_model, dynamic=True) if recipe.train.compile else bare_model
     with timeline("wrapping"):
-        shapes = [tuple(p.shape) for p in bare_model.parameters() if p.requires_grad]
+        shapes = optim.shapes(recipe.optim, bare_model)
         sync.probe(lambda: _one_pass(run), recipe.train.accumulate, shapes)
         sync.use(run.optimizer)
         run.model = sync.wrap(model)
@@ -197,7 +197,7 @@ def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> Host
     return sampler
 
 
-def _tell_sync(run: Run, world: World, shapes: list[tuple[int, ...]]) -> None:
+def _tell_sync(run: Run, world: World, shapes: Shapes) -> None:
     """What it will send, and what it found out about itself."""
     chosen = run.sync.chosen
     sent = registry.find("sync", chosen.name).traffic(chosen, shapes)

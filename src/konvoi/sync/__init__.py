@@ -31,6 +31,6 @@ and a function traffic(config, shapes): what it sends and when (_traffic.py). `_
 """
 
 from konvoi.sync._team import Team
-from konvoi.sync._traffic import Shapes, Traffic, num_values
+from konvoi.sync._traffic import HiddenShape, Shapes, Traffic, num_hidden, num_values
 
-__all__ = ["Shapes", "Team", "Traffic", "num_values"]
+__all__ = ["HiddenShape", "Shapes", "Team", "Traffic", "num_hidden", "num_values"]

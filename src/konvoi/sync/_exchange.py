@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, distributed
 
 from konvoi.memory import share_memory_with_new_threads
-from konvoi.sync._integers import BLOCK, INT4, INT8, Integers
+from konvoi.sync._integers import BLOCK, INT2, INT4, INT8, Integers
 
 Result = TypeVar("Result")
-Wire = Literal["fp32", "fp16", "int8", "int4"]
-INTEGERS = {"int8": INT8, "int4": INT4}
+Wire = Literal["fp32", "fp16", "int8", "int4", "int2"]
+INTEGERS = {"int8": INT8, "int4": INT4, "int2": INT2}
 
 # Half precision loses what is below 6e-8: a difference of weights travels multiplied by this.
 FP16_SCALE = 1024.0
@@ -56,21 +56,27 @@ class Exchanger:
 
 
 class Averager:
-    """The mean of a tensor over all workers, the same bits for each; what rounding cost is sent along next time."""
+    """The mean of a tensor over all workers, the same bits for each.
 
-    def __init__(self, num_values: int, num_workers: int, wire: Wire, group: Any) -> None:
+    What rounding cost is sent along next time, where the mean is of what was added: keeps_rest.
+    """
+
+    def __init__(self, num_values: int, num_workers: int, wire: Wire, group: Any, keeps_rest: bool = True) -> None:
         self.num_values, self.num_workers, self.wire, self.group = num_values, num_workers, wire, group
+        self.keeps_rest = keeps_rest
         # Each worker adds up one share of all: whole blocks.
         self.share = -(-num_values // (BLOCK * num_workers)) * BLOCK
         self.residual: Tensor | None = None
         self.share_residual: Tensor | None = None
 
     def __call__(self, values: Tensor) -> Tensor:
-        """values is overwritten or returned; fp32, flat."""
+        """Of fp32, flat, which may be overwritten or returned; but it stays as it is where no rest is kept."""
         if self.num_workers == 1:
             return values
         if self.wire in INTEGERS:
             return self._integers(values, INTEGERS[self.wire])
+        if not self.keeps_rest:
+            values, self.residual = values.clone(), None
         return self._fp16(values) if self.wire == "fp16" else self._fp32(values)
 
     def exactly(self, values: Tensor) -> Tensor:
@@ -82,10 +88,8 @@ class Averager:
         named = {"residual": self.residual, "share_residual": self.share_residual}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def load(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        self.residual, self.share_residual = (
-            tensors[name].to(device) if name in tensors else None for name in ("residual", "share_residual")
-        )
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.residual, self.share_residual = tensors.get("residual"), tensors.get("share_residual")
 
     def _fp32(self, values: Tensor) -> Tensor:
         distributed.all_reduce(values.div_(self.num_workers), group=self.group)
@@ -102,7 +106,11 @@ class Averager:
         """Every worker gets its share from all, adds up, and sends the sum to all: as many bytes as a ring sends."""
         if self.residual is None or self.share_residual is None:
             self.residual, self.share_residual = (values.new_zeros(n * self.share) for n in (self.num_workers, 1))
-        self.residual[: self.num_values] += values
+        if self.keeps_rest:
+            self.residual[: self.num_values] += values
+        else:
+            self.residual[: self.num_values] = values
+            self.share_residual.zero_()
         sent = integers.pack(self.residual.view(self.num_workers, self.share))
         self.share_residual += integers.mean(self._exchanged(sent))
         packed_mean = integers.pack(self.share_residual.view(1, self.share))
@@ -134,4 +142,4 @@ def bytes_per_value(wire: Wire) -> float:
 
 def passes(wire: Wire) -> float:
     """How often an average goes through all values, as processor time tells, besides what is added up on the way."""
-    return {"fp32": 1.0, "fp16": 8.0, "int8": 13.0, "int4": 13.5}[wire]
+    return {"fp32": 1.0, "fp16": 8.0, "int8": 13.0, "int4": 13.5, "int2": 14.0}[wire]

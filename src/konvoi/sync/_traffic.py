@@ -11,6 +11,10 @@ Shapes = Sequence[Sequence[int]]
 """Of all trainable parameters."""
 
 
+class HiddenShape(tuple[int, ...]):
+    """Of a matrix inside the network, whose steps Muon turns orthogonal; only where Muon is what trains it."""
+
+
 @dataclass(frozen=True)
 class Traffic:
     payload_bytes: float
@@ -40,3 +44,7 @@ class Traffic:
 
 def num_values(shapes: Shapes) -> int:
     return sum(math.prod(shape) for shape in shapes)
+
+
+def num_hidden(shapes: Shapes) -> int:
+    return num_values([shape for shape in shapes if isinstance(shape, HiddenShape)])

@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -27,16 +25,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.config.section import Section
-from konvoi.sync import Shapes, Team, Traffic, _base, _moments, num_values
-from konvoi.sync._exchange import Averager, Exchanger, Wire, bytes_per_value, passes
+from konvoi.sync import Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
+from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, bytes_per_value, passes
+from konvoi.sync._fragment import Fragment, Momentum, OuterStep, Pending, hidden
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first. Half the bytes cost the model less
 # than twice the steps (docs/network.md).
-WIRES: tuple[Wire, ...] = ("int8", "int4")
+WIRES: tuple[Wire, ...] = ("int8", "int4", "int2")
 USUAL = tuple((steps, wire) for steps in (4, 6, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
-# Muon's momentum looks back once further for so many steps done; 0.9 over ten steps, a twentieth of these.
+# Muon's momentum looks back over some ten steps: averaged more rarely, it would be each worker's own again by then.
+MOST_FOR_MOMENTUM = 8
+# It looks back once further for so many steps done; 0.9 over ten steps, a twentieth of these.
 STEPS_PER_SPAN = 200
 # Through a fragment, when it is sent and when it has arrived.
 TRAINING_PASSES = 3
@@ -53,13 +54,15 @@ class Config(Section):
     exact_steps: NonNegativeInt = 0
     """So many steps at first average their gradients, in fp32 and each in its time, as ddp does."""
     fragments: PositiveInt | None = None
-    """Parts of the model that take turns; unless given, as many, up to 6, as take them at equal intervals."""
+    """Parts of the model that take turns; unless given, as many, up to 8, as take them at equal intervals."""
     overlap_steps: NonNegativeInt | None = None
     """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
     wire: Wire = "int8"
-    """What travels: fp32, fp16, int8 or int4; what rounding cost is sent along next time."""
+    """What travels: fp32, fp16, int8, int4 or int2; what rounding cost is sent along next time."""
     share_moments: bool = True
     """What Adam updates (some of it with Muon): by second moments of all workers' gradients, and with longer steps."""
+    share_momentum: bool | None = None
+    """Muon's momentum is averaged whenever weights are; unless given, where local_steps are 8 or fewer."""
     long_momentum: bool = True
     """Muon's momentum of each worker looks back over as many tokens as that of all together would."""
     outer_rate: PositiveFloat = 1.0
@@ -67,12 +70,21 @@ class Config(Section):
 
     @property
     def num_fragments(self) -> int:
-        equal = [count for count in range(2, 7) if self.local_steps % count == 0]
+        equal = [count for count in range(2, 9) if self.local_steps % count == 0]
         return self.fragments or max(equal, default=min(4, self.local_steps))
 
     @property
     def overlap(self) -> int:
         return self.local_steps // self.num_fragments if self.overlap_steps is None else self.overlap_steps
+
+    @property
+    def shares_momentum(self) -> bool:
+        return self.local_steps <= MOST_FOR_MOMENTUM if self.share_momentum is None else self.share_momentum
+
+    @property
+    def momentum_wire(self) -> Wire:
+        """At least a byte: turned orthogonal, what is small beside the largest of its block counts as much as that."""
+        return "int8" if self.wire in INTEGERS else self.wire
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -81,70 +93,6 @@ class Config(Section):
         if self.overlap > self.local_steps:
             raise ValueError(f"overlap_steps = {self.overlap} is more than the {self.local_steps} local_steps")
         return self
-
-
-class OuterStep(NamedTuple):
-    """Made by the thread that exchanges, so that nobody waits for it; it counts when the fragment arrives."""
-
-    mean: Tensor
-    """Of what the workers moved by."""
-    momentum: Tensor
-    shared: Tensor
-
-
-@dataclass
-class Pending:
-    """A fragment under way."""
-
-    arrives_at: int
-    outer: Future[OuterStep]
-    sent: Tensor
-    """This worker's weights as they were."""
-
-
-class Fragment:
-    """A stretch of all parameters laid end to end, with what is shared of it."""
-
-    def __init__(self, parameters: list[nn.Parameter], begin: int, end: int) -> None:
-        self.pieces: list[tuple[nn.Parameter, int, int]] = []
-        offset = 0
-        for parameter in parameters:
-            first, last = max(begin - offset, 0), min(end - offset, parameter.numel())
-            if first < last:
-                self.pieces.append((parameter, first, last))
-            offset += parameter.numel()
-        self.shared = self.own()
-        self.momentum = torch.zeros_like(self.shared)
-        self.pending: Pending | None = None
-
-    def own(self) -> Tensor:
-        """This worker's weights, a copy."""
-        return torch.cat([parameter.detach().view(-1)[first:last] for parameter, first, last in self.pieces])
-
-    def set_own(self, values: Tensor) -> None:
-        for own, begin, end in self._stretches():
-            own.copy_(values[begin:end])
-
-    def move(self, sent: Tensor) -> None:
-        """To what is shared now, and as much further as this worker went since it sent."""
-        for own, begin, end in self._stretches():
-            own.sub_(sent[begin:end]).add_(self.shared[begin:end])
-
-    def outer_step(self, mean: Tensor, rate: float, momentum: float) -> OuterStep:
-        """Nesterov's; nothing is changed yet."""
-        if not momentum:
-            return OuterStep(mean, mean, self.shared.sub(mean, alpha=rate))
-        new_momentum = (self.momentum * momentum).add_(mean)
-        shared = self.shared.sub(mean, alpha=rate).sub_(new_momentum, alpha=rate * momentum)
-        return OuterStep(mean, new_momentum, shared)
-
-    def _stretches(self) -> Iterator[tuple[Tensor, int, int]]:
-        """Of each parameter what belongs to the fragment, and where it is in there."""
-        begin = 0
-        for parameter, first, last in self.pieces:
-            end = begin + last - first
-            yield parameter.data.view(-1)[first:last], begin, end
-            begin = end
 
 
 class Sync(_base.Sync):
@@ -157,17 +105,18 @@ class Sync(_base.Sync):
         self.agreement_lag = max(1, config.overlap)
         self.num_replicas = team.size
         self.optimizer: Optimizer | None = None
-        """Where its second moments are shared."""
         self.moments: Moments | None = None
         self.step = self.finished_at = 0
         self.fragments: list[Fragment] = []
         self.averagers: list[Averager] = []
+        self.momenta: list[Momentum] = []
+        """One for each fragment, or none."""
+        self.momentum_averagers: list[Averager] = []
         self.exchanger = Exchanger()
         self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
 
     def use(self, optimizer: Optimizer) -> None:
-        if self.config.share_moments and _moments.shareable(optimizer):
-            self.optimizer = optimizer
+        self.optimizer = optimizer
 
     @property
     def is_exact(self) -> bool:
@@ -189,23 +138,27 @@ class Sync(_base.Sync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        total = sum(parameter.numel() for parameter in parameters)
-        count = min(self.config.num_fragments, total)
-        bounds = [total * number // count for number in range(count + 1)]
+        count = min(self.config.num_fragments, sum(parameter.numel() for parameter in parameters))
         if not self._loaded[2]:
             self.team.follow_first(parameter.data for parameter in model.parameters())
-        self.fragments = [Fragment(parameters, *pair) for pair in pairwise(bounds)]
-        self.averagers = self.new_averagers([fragment.shared.numel() for fragment in self.fragments])
-        if self.optimizer:
+        self.fragments = [Fragment(parameters, number, count) for number in range(count)]
+        sizes = [fragment.num_values for fragment in self.fragments]
+        self.averagers = self.new_averagers(sizes, self.config.wire)
+        if self.optimizer and self.config.shares_momentum and sum(p.numel() for p in hidden(self.optimizer)) >= count:
+            self.momenta = [Momentum(self.optimizer, number, count) for number in range(count)]
+            # What rounding cost does not add up: all of it is sent anew each time.
+            sizes = [momentum.num_values for momentum in self.momenta]
+            self.momentum_averagers = self.new_averagers(sizes, self.config.momentum_wire, keeps_rest=False)
+        if self.optimizer and self.config.share_moments and _moments.shareable(self.optimizer):
             average = self.averagers[-1].exactly
             self.moments = Moments(self.optimizer, self.num_replicas, average, self.exchanger)
         self._restore(*self._loaded)
         return model
 
-    def new_averagers(self, sizes: list[int]) -> list[Averager]:
+    def new_averagers(self, sizes: list[int], wire: Wire, keeps_rest: bool = True) -> list[Averager]:
         """One for each fragment; they are used in the same order by all."""
         group = self.team.another_group()
-        return [Averager(size, self.team.size, self.config.wire, group) for size in sizes]
+        return [Averager(size, self.team.size, wire, group, keeps_rest) for size in sizes]
 
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
@@ -234,16 +187,16 @@ class Sync(_base.Sync):
         if was_exact:
             self._share_own()
             return
-        for fragment in self.fragments:
+        for number, fragment in enumerate(self.fragments):
             if fragment.pending and fragment.pending.arrives_at == step:
-                self._arrive(fragment)
+                self._arrive(number)
         if self.moments:
             self._share_moments(self.moments, step)
         for number in range(len(self.fragments)):
             if self._is_due(number, step):
                 self._send(number, step)
                 if self.overlap == 0:
-                    self._arrive(self.fragments[number])
+                    self._arrive(number)
 
     @torch.no_grad()
     def _share_own(self) -> None:
@@ -269,40 +222,50 @@ class Sync(_base.Sync):
         period = self.local_steps
         return step % period == (number + 1) * period // len(self.fragments) % period
 
+    @torch.no_grad()
     def _send(self, number: int, step: int) -> None:
-        fragment, average = self.fragments[number], self.averagers[number]
+        fragment = self.fragments[number]
         if fragment.pending:
             # Exchanges come more often than they did when it left.
-            self._arrive(fragment)
+            self._arrive(number)
         with self.timeline("optimiser"):
             own = fragment.own()
+            momentum = self.momenta[number].own() if self.momenta else None
         # What is shared stays as it is until this arrives.
-        outer = self.exchanger.submit(lambda: self._outer_step(fragment, average(fragment.shared - own)))
-        fragment.pending = Pending(step + self.overlap, outer, own)
+        outer = self.exchanger.submit(lambda: self._outer_step(number, own, momentum))
+        fragment.pending = Pending(step, step + self.overlap, outer, own, momentum)
 
-    def _outer_step(self, fragment: Fragment, mean: Tensor) -> OuterStep:
-        return fragment.outer_step(mean, self.config.outer_rate, self.config.outer_momentum)
+    def _outer_step(self, number: int, own: Tensor, momentum: Tensor | None) -> OuterStep:
+        fragment, config = self.fragments[number], self.config
+        mean = self.averagers[number](fragment.shared - own)
+        outer = fragment.outer_step(mean, config.outer_rate, config.outer_momentum)
+        if momentum is None:
+            return outer
+        return outer._replace(mean_momentum=self.momentum_averagers[number](momentum))
 
     @torch.no_grad()
-    def _arrive(self, fragment: Fragment) -> None:
+    def _arrive(self, number: int) -> None:
+        fragment = self.fragments[number]
         pending = fragment.pending
         assert pending
         with self.timeline("exposed_communication"):
-            _, fragment.momentum, fragment.shared = pending.outer.result()
+            fragment.shared, fragment.momentum, mean_momentum = pending.outer.result()
         with self.timeline("optimiser"):
             fragment.move(pending.sent)
+            if mean_momentum is not None and pending.sent_momentum is not None:
+                self.momenta[number].follow(pending.sent_momentum, mean_momentum, self.step - pending.sent_at)
         fragment.pending = None
 
     def finish(self, step: int) -> bool:
         if self.finished_at == step:
             return False
         self.finished_at = step
-        for fragment in self.fragments:
-            if fragment.pending:
-                self._arrive(fragment)
         for number, fragment in enumerate(self.fragments):
+            if fragment.pending:
+                self._arrive(number)
+        for number in range(len(self.fragments)):
             self._send(number, step)
-            self._arrive(fragment)
+            self._arrive(number)
         return True
 
     @contextmanager
@@ -327,8 +290,8 @@ class Sync(_base.Sync):
             "overlap": self.overlap,
             "step": self.step,
             "finished_at": self.finished_at,
-            "arrives_at": {
-                str(number): fragment.pending.arrives_at
+            "under_way": {
+                str(number): [fragment.pending.sent_at, fragment.pending.arrives_at]
                 for number, fragment in enumerate(self.fragments)
                 if fragment.pending
             },
@@ -339,9 +302,9 @@ class Sync(_base.Sync):
         """What has not arrived is waited for here, and takes effect when it would have."""
         found: dict[str, Tensor] = self.moments.tensors() if self.moments else {}
         for number, fragment in enumerate(self.fragments):
-            found |= {f"{number}.shared": fragment.shared, f"{number}.momentum": fragment.momentum}
+            found |= OuterStep(fragment.shared, fragment.momentum).named(f"{number}.")
             if fragment.pending:
-                found[f"{number}.mean"] = fragment.pending.outer.result().mean
+                found |= fragment.pending.outer.result().named(f"{number}.next_")
         return found
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -350,6 +313,8 @@ class Sync(_base.Sync):
             found[f"{number}.own"] = fragment.own()
             if fragment.pending:
                 found[f"{number}.sent"] = fragment.pending.sent
+                if fragment.pending.sent_momentum is not None:
+                    found[f"{number}.sent_momentum"] = fragment.pending.sent_momentum
                 # What rounding cost is not known before.
                 fragment.pending.outer.result()
             found |= {f"{number}.{name}": tensor for name, tensor in average.tensors().items()}
@@ -371,17 +336,19 @@ class Sync(_base.Sync):
         if self.moments:
             self.moments.restore(state.get("moments", {}), tensors, own)
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
-            if tensors:
-                fragment.shared.copy_(tensors[f"{number}.shared"])
-                fragment.momentum.copy_(tensors[f"{number}.momentum"])
-                fragment.set_own(own.get(f"{number}.own", fragment.shared))
-            arrives_at = state.get("arrives_at", {}).get(str(number))
             device, prefix = fragment.shared.device, f"{number}."
-            average.load({key.removeprefix(prefix): t for key, t in own.items() if key.startswith(prefix)}, device)
-            if own and arrives_at is not None:
+            if tensors:
+                fragment.shared, fragment.momentum, _ = OuterStep.read(prefix, tensors, device)
+                fragment.set_own(own.get(f"{number}.own", fragment.shared))
+            mine = {
+                key.removeprefix(prefix): tensor.to(device) for key, tensor in own.items() if key.startswith(prefix)
+            }
+            average.load(mine)
+            if own and str(number) in state.get("under_way", {}):
                 outer: Future[OuterStep] = Future()
-                outer.set_result(self._outer_step(fragment, tensors[f"{number}.mean"].to(device)))
-                fragment.pending = Pending(arrives_at, outer, own[f"{number}.sent"].to(device))
+                outer.set_result(OuterStep.read(f"{number}.next_", tensors, device))
+                sent_at, arrives_at = state["under_way"][str(number)]
+                fragment.pending = Pending(sent_at, arrives_at, outer, mine["sent"], mine.get("sent_momentum"))
         self._loaded = ({}, {}, {})
 
     def rewound(self) -> None:
@@ -398,12 +365,17 @@ class Sync(_base.Sync):
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """A model's worth of differences every local_steps, a fragment at a time; after exact_steps."""
     moments_share = min(1.0, config.local_steps / _moments.EVERY) if config.share_moments else 0.0
+    num_momenta = num_hidden(shapes) if config.shares_momentum else 0
+    momenta_share = num_momenta / num_values(shapes)
+    outer_passes = OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0)
     return Traffic(
-        bytes_per_value(config.wire) * num_values(shapes) + moments_share * 4 * _moments.num_margins(shapes),
+        bytes_per_value(config.wire) * num_values(shapes)
+        + bytes_per_value(config.momentum_wire) * num_momenta
+        + moments_share * 4 * _moments.num_margins(shapes),
         every_steps=config.local_steps,
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
-        message_passes=passes(config.wire) + OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0),
-        training_passes=TRAINING_PASSES + moments_share * _moments.PASSES,
+        message_passes=passes(config.wire) + momenta_share * passes(config.momentum_wire) + outer_passes,
+        training_passes=(1 + momenta_share) * TRAINING_PASSES + moments_share * _moments.PASSES,
     )

@@ -22,7 +22,7 @@ from konvoi.config.recipe import check_section
 from konvoi.config.section import Section
 from konvoi.errors import did_you_mean
 from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco
-from konvoi.sync._exchange import Averager
+from konvoi.sync._exchange import Averager, Wire
 from konvoi.sync._in_order import InOrder
 from konvoi.telemetry.timeline import NoTimeline, Timeline
 
@@ -144,17 +144,17 @@ class LocalSteps(diloco.Sync):
     def in_host(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
         return self.inside.micro_step(model, is_last)
 
-    def new_averagers(self, sizes: list[int]) -> list[Averager]:
+    def new_averagers(self, sizes: list[int], wire: Wire, keeps_rest: bool = True) -> list[Averager]:
         # Groups of their own, since the gradients of the next steps are under way meanwhile.
         local, across = self.local.another_group(), self.across.another_group()
-        return [_HostAverager(size, self.across.size, self.config.wire, across, local) for size in sizes]
+        return [_HostAverager(size, self.across.size, wire, across, local, keeps_rest) for size in sizes]
 
 
 class _HostAverager(Averager):
     """The mean over the hosts, for all workers of this one. To one who is not the host's first, there is one host."""
 
-    def __init__(self, num_values: int, num_hosts: int, wire: Any, across: Any, local: Any) -> None:
-        super().__init__(num_values, num_hosts, wire, across)
+    def __init__(self, num_values: int, num_hosts: int, wire: Any, across: Any, local: Any, keeps_rest: bool) -> None:
+        super().__init__(num_values, num_hosts, wire, across, keeps_rest)
         self.local = local
 
     def __call__(self, values: Tensor) -> Tensor:

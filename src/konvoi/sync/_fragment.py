@@ -1,0 +1,132 @@
+"""A part of the model that the workers exchange by itself, with what is shared of it and what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+# In the optimiser's state.
+MOMENTUM = "momentum_buffer"
+
+
+class OuterStep(NamedTuple):
+    """Made by the thread that exchanges, so that nobody waits for it; it counts when the fragment arrives."""
+
+    shared: Tensor
+    momentum: Tensor | None = None
+    """The outer step's."""
+    mean_momentum: Tensor | None = None
+    """Of the workers' optimisers."""
+
+    def named(self, prefix: str) -> dict[str, Tensor]:
+        return {prefix + name: tensor for name, tensor in self._asdict().items() if tensor is not None}
+
+    @classmethod
+    def read(cls, prefix: str, tensors: dict[str, Tensor], device: torch.device) -> Self:
+        found = {name: tensors.get(prefix + name) for name in cls._fields}
+        return cls(**{name: tensor.to(device, copy=True) for name, tensor in found.items() if tensor is not None})
+
+
+@dataclass
+class Pending:
+    """A fragment under way."""
+
+    sent_at: int
+    arrives_at: int
+    outer: Future[OuterStep]
+    sent: Tensor
+    """This worker's weights as they were."""
+    sent_momentum: Tensor | None = None
+
+
+class Stretch:
+    """Of all given parameters laid end to end, one part of so many."""
+
+    def __init__(self, parameters: list[nn.Parameter], number: int, count: int) -> None:
+        total = sum(parameter.numel() for parameter in parameters)
+        begin, end = total * number // count, total * (number + 1) // count
+        self.pieces: list[tuple[nn.Parameter, int, int]] = []
+        self.num_values = end - begin
+        offset = 0
+        for parameter in parameters:
+            first, last = max(begin - offset, 0), min(end - offset, parameter.numel())
+            if first < last:
+                self.pieces.append((parameter, first, last))
+            offset += parameter.numel()
+
+    def cut(self, values: Tensor) -> tuple[Tensor, ...]:
+        """A view for each piece."""
+        return torch.split(values, [last - first for _, first, last in self.pieces])
+
+
+class Fragment(Stretch):
+    """With the weights that are shared of it."""
+
+    def __init__(self, parameters: list[nn.Parameter], number: int, count: int) -> None:
+        super().__init__(parameters, number, count)
+        self.shared = self.own()
+        self.momentum: Tensor | None = None
+        self.pending: Pending | None = None
+
+    def own(self) -> Tensor:
+        """This worker's weights, a copy."""
+        return torch.cat(list(self._weights()))
+
+    def set_own(self, values: Tensor) -> None:
+        for own, new in zip(self._weights(), self.cut(values), strict=True):
+            own.copy_(new)
+
+    def move(self, sent: Tensor) -> None:
+        """To what is shared now, and as much further as this worker went since it sent."""
+        for own, before, shared in zip(self._weights(), self.cut(sent), self.cut(self.shared), strict=True):
+            own.sub_(before).add_(shared)
+
+    def outer_step(self, mean: Tensor, rate: float, momentum: float) -> OuterStep:
+        """Nesterov's. The mean of what the workers moved by becomes the new weights; nothing else is changed yet."""
+        if not momentum:
+            return OuterStep(torch.sub(self.shared, mean, alpha=rate, out=mean))
+        new_momentum = mean.clone() if self.momentum is None else (self.momentum * momentum).add_(mean)
+        shared = torch.sub(self.shared, mean, alpha=rate, out=mean).sub_(new_momentum, alpha=rate * momentum)
+        return OuterStep(shared, new_momentum)
+
+    def _weights(self) -> Iterator[Tensor]:
+        return (parameter.data.view(-1)[first:last] for parameter, first, last in self.pieces)
+
+
+class Momentum(Stretch):
+    """Muon's, of the matrices that it turns orthogonal; it travels with a fragment's weights."""
+
+    def __init__(self, optimizer: Optimizer, number: int, count: int) -> None:
+        self.optimizer = optimizer
+        super().__init__(hidden(optimizer), number, count)
+
+    def own(self) -> Tensor:
+        """This worker's, a copy; zeros where it has made no step yet."""
+        parts = [
+            buffer if buffer is not None else torch.zeros(n, device=device) for buffer, n, device in self._buffers()
+        ]
+        return torch.cat(parts)
+
+    def follow(self, sent: Tensor, mean: Tensor, num_steps: int) -> None:
+        """The mean in place of what this worker had; of both, the steps since then have kept a part."""
+        share_kept = next(group["momentum"] for group in self.optimizer.param_groups if group.get("is_hidden"))
+        for (buffer, _, _), before, now in zip(self._buffers(), self.cut(sent), self.cut(mean), strict=True):
+            if buffer is not None:
+                buffer.add_(now, alpha=share_kept**num_steps).sub_(before, alpha=share_kept**num_steps)
+
+    def _buffers(self) -> Iterator[tuple[Tensor | None, int, torch.device]]:
+        """Of each piece; looked up each time, since a resumed optimiser has others."""
+        for parameter, first, last in self.pieces:
+            buffer = self.optimizer.state.get(parameter, {}).get(MOMENTUM)
+            yield None if buffer is None else buffer.view(-1)[first:last], last - first, parameter.device
+
+
+def hidden(optimizer: Optimizer) -> list[nn.Parameter]:
+    """What Muon turns orthogonal; nothing of other optimisers."""
+    return [p for group in optimizer.param_groups if group.get("is_hidden") for p in group["params"]]
