@@ -167,7 +167,7 @@ def print_table(found: list[dict[str, Any]], ask_again: bool) -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     errors = []
     for row in found:
-        case = Case(**{key: row[key] for key in Case.__dataclass_fields__})
+        case = Case(**{key: row[key] for key in Case.__dataclass_fields__ if key in row})
         predicted = predicted_seconds(case) if ask_again else row["predicted_seconds"]
         errors.append(predicted / row["step_seconds"] - 1)
         where = f"{case.num_hosts} x {case.workers_per_host} | {case.rate_megabits:,.0f} | {case.model}"

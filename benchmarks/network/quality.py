@@ -13,7 +13,8 @@ already is not run again. Runs are not timed: they may share the machine with an
 ten minutes on 2 cores.
 
 Of the rows in quality.jsonl those that end with -short-momentum were measured before diloco had long_momentum; those
-with -first-ramp when it grew as 1 - 20 / step.
+with -first-ramp when it grew as 1 - 20 / step. Those that begin with trial- are of code that was not kept: Muon's
+momentum averaged in fp32 and at once, every local_steps; or in int8, but in every second round only.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ SETTINGS = {
     "fp16": ["sync.name=fp16"],
     "powersgd": ["sync.name=powersgd"],
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
+    # Up to 8 local steps Muon's momentum is averaged as well, unless asked not to.
+    **{f"diloco-{steps}-own-momentum": [*diloco(steps), "sync.share_momentum=false"] for steps in (4, 6, 8)},
+    "diloco-7-int4": [*diloco(7), "sync.wire=int4"],
     # What 100 Mbit/s can bear.
     "diloco-16-int4": [*diloco(16), "sync.wire=int4"],
+    "diloco-8-int2-own-momentum": [*diloco(8), "sync.wire=int2", "sync.share_momentum=false"],
     # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
     **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
     "ddp-half": ["sync.name=ddp"],
@@ -64,7 +69,7 @@ def main() -> None:
                 for name in chosen:
                     key = {"setting": name, "workers": num_workers, "seed": seed, **budget}
                     if not any(key.items() <= row.items() for row in rows()):
-                        measure(key, settings[name])
+                        measure(key, settings[name], arguments.keep)
     print_table(budget)
 
 
@@ -79,6 +84,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--optim", choices=("muon", "adam"), default="muon")
     parser.add_argument("--edge-rate", type=float, default=0.25, help="Adam's rate inside Muon, as a share of its rate")
     parser.add_argument("--extra", nargs="+", metavar=("NAME", "KEY=VALUE"))
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where runs stay; else nothing but their row is kept")
     parser.add_argument("--table", action="store_true", help="only show what was measured")
     return parser.parse_args()
 
@@ -87,11 +93,11 @@ def rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def measure(key: dict[str, Any], overrides: list[str]) -> None:
+def measure(key: dict[str, Any], overrides: list[str], keep: Path | None) -> None:
     print(f"{time.strftime('%H:%M')} {key}", flush=True)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
+        run = (keep or Path(folder)) / "-".join(str(key[name]) for name in ("setting", "workers", "seed", "steps"))
         subprocess.run([*command(key, overrides), "--run", str(run)], check=True, stdout=subprocess.DEVNULL)
         summary = json.loads((run / "summary.json").read_text())
         events = (run / "events" / "rank0.jsonl").read_text().splitlines()

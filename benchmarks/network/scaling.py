@@ -20,22 +20,31 @@ from worker import Case
 
 RESULTS = Path(__file__).with_name("scaling.jsonl")
 STEP_SECONDS = 0.33
-SYNCS: dict[int, list[dict[str, Any]]] = {
-    1000: [
+SYNCS: dict[tuple[int, str], list[dict[str, Any]]] = {
+    (1000, "adam"): [
         {"name": "ddp"},
         {"name": "fp16"},
         {"name": "diloco", "local_steps": 4, "wire": "int8"},
         {"name": "diloco", "local_steps": 4, "wire": "int4", "overlap_steps": 2},
         {"name": "diloco", "local_steps": 6, "wire": "int8"},
-        {"name": "diloco", "local_steps": 8, "wire": "int8"},
+        {"name": "diloco", "local_steps": 8, "wire": "int8", "fragments": 4},
         {"name": "diloco", "local_steps": 12, "wire": "int8"},
     ],
-    100: [
+    # Its momentum travels as well, up to 8 local steps.
+    (1000, "muon"): [
+        {"name": "diloco", "local_steps": 6, "wire": "int8"},
+        {"name": "diloco", "local_steps": 6, "wire": "int4"},
+        {"name": "diloco", "local_steps": 7, "wire": "int4"},
+        {"name": "diloco", "local_steps": 8, "wire": "int4"},
+    ],
+    (100, "adam"): [
         {"name": "ddp"},
         {"name": "fp16"},
-        {"name": "diloco", "local_steps": 16, "wire": "int4"},
-        {"name": "diloco", "local_steps": 24, "wire": "int8"},
-        {"name": "diloco", "local_steps": 32, "wire": "int8"},
+        {"name": "diloco", "local_steps": 8, "wire": "int2"},
+        {"name": "diloco", "local_steps": 12, "wire": "int2"},
+        {"name": "diloco", "local_steps": 16, "wire": "int4", "fragments": 4},
+        {"name": "diloco", "local_steps": 24, "wire": "int8", "fragments": 6},
+        {"name": "diloco", "local_steps": 32, "wire": "int8", "fragments": 4},
     ],
 }
 
@@ -51,8 +60,9 @@ def cases() -> list[Case]:
             backward_seconds=STEP_SECONDS * 2 / 3,
             # Rounds of a slow way are steps, those of diloco are many.
             rounds=max(3, 48 // sync["local_steps"]) if "local_steps" in sync else 3,
+            optimiser=optimiser,
         )
-        for rate_megabits, syncs in SYNCS.items()
+        for (rate_megabits, optimiser), syncs in SYNCS.items()
         for sync in syncs
     ]
 
@@ -61,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose sync's settings hold this")
     parser.add_argument("--rate", type=int, help="Mbit/s, one of the two")
+    parser.add_argument("--optimiser", choices=("adam", "muon"))
     parser.add_argument("--repeat", type=int, default=1, help="runs of each case")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
@@ -73,18 +84,30 @@ def measure_all(arguments: argparse.Namespace) -> None:
     for case in cases():
         if arguments.only not in json.dumps(case.sync) or arguments.rate not in (None, case.rate_megabits):
             continue
+        if arguments.optimiser not in (None, case.optimiser):
+            continue
         for _ in range(len(of_case(case)), arguments.repeat):
             row = measured(case)
             append(RESULTS, {**row, "efficiency": round(STEP_SECONDS / row["step_seconds"], 4)})
 
 
 def of_case(case: Case) -> list[dict[str, Any]]:
-    return [row for row in rows(RESULTS) if row["sync"] == case.sync and row["rate_megabits"] == case.rate_megabits]
+    key = case.sync, case.rate_megabits, case.optimiser
+    return [row for row in rows(RESULTS) if (row["sync"], row["rate_megabits"], row.get("optimiser", "adam")) == key]
 
 
 def print_table() -> None:
-    print("| link | sync | s per step | of linear | MB out per step | processor s per step | busy with others |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    columns = (
+        "link",
+        "optimiser",
+        "sync",
+        "s per step",
+        "of linear",
+        "MB out per step",
+        "processor s",
+        "busy with others",
+    )
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for case in cases():
         if found := of_case(case):
             seconds, mega, own, others = (
@@ -93,9 +116,8 @@ def print_table() -> None:
             )
             settings = ", ".join(f"{key} {value}" for key, value in case.sync.items() if key != "name")
             name = f"{case.sync['name']} ({settings})" if settings else case.sync["name"]
-            share = f"{STEP_SECONDS / seconds:.1%}"
-            rate = f"{case.rate_megabits:,} Mbit"
-            print(f"| {rate} | {name} | {seconds:.3f} | {share} | {mega / 1e6:.1f} | {own:.3f} | {others:.0%} |")
+            figures = f"{seconds:.3f} | {STEP_SECONDS / seconds:.1%} | {mega / 1e6:.1f} | {own:.3f} | {others:.0%}"
+            print(f"| {case.rate_megabits:,} Mbit | {case.optimiser} | {name} | {figures} |")
 
 
 if __name__ == "__main__":

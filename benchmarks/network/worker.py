@@ -27,9 +27,12 @@ from links import INTERFACE, address_of
 from torch import Tensor, distributed, nn
 
 from konvoi import registry
+from konvoi.config.sections import Optim
+from konvoi.engine import optim
+from konvoi.engine.muon import Muon
 from konvoi.memory import keep_memory
 from konvoi.models import transformer
-from konvoi.sync import Team, Traffic
+from konvoi.sync import HiddenShape, Shapes, Team, Traffic
 from konvoi.telemetry.timeline import Timeline
 from konvoi.world import World
 
@@ -59,6 +62,8 @@ class Case:
     """That are measured: of so many steps as lie between two exchanges; one more before them is not."""
     idle_steps: int = 2
     """Steps without compute, before the links get their rate: buckets are filled anew after the first."""
+    optimiser: str = "adam"
+    """Or muon: a way may share what it keeps."""
 
     @property
     def num_workers(self) -> int:
@@ -70,7 +75,7 @@ class Case:
 
     @property
     def traffic(self) -> Traffic:
-        found: Traffic = _module(self).traffic(config_of(self), shapes_of(self.model))
+        found: Traffic = _module(self).traffic(config_of(self), shapes_of(self.model, self.optimiser))
         return found
 
     def key(self) -> dict[str, Any]:
@@ -113,7 +118,7 @@ class _Passed(torch.autograd.Function):
 class Emulated(nn.Module):
     """Parameters of the given shapes, and no arithmetic."""
 
-    def __init__(self, shapes: list[torch.Size], device: Device, rank: int) -> None:
+    def __init__(self, shapes: Shapes, device: Device, rank: int) -> None:
         super().__init__()
         self.weights = nn.ParameterList([torch.full(shape, 0.01) for shape in shapes])
         self.device, self.makes_gradients = device, True
@@ -124,7 +129,9 @@ class Emulated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.device.begin()
-        for weight, share in zip(self.weights, self.shares, strict=True):
+        # Where none waits for a gradient, one sleep does: waking for each would cost the processor what no GPU does.
+        count = len(self.weights) if self.makes_gradients else 1
+        for weight, share in zip(self.weights[:count], self.shares[:count], strict=True):
             x = _Passed.apply(x, weight, self, share)
         self.device.until(self.device.forward_seconds)
         return x
@@ -136,8 +143,9 @@ class Worker:
         self.device = Device(*NO_COMPUTE)
         self.timeline = Timeline()
         self.sync = _module(case).Sync(config_of(case), team, self.timeline)
-        self.bare = Emulated(shapes_of(case.model), self.device, team.rank)
-        self.sync.use(_stepped_adam(self.bare))
+        shapes = shapes_of(case.model, case.optimiser)
+        self.bare = Emulated(shapes, self.device, team.rank)
+        self.sync.use(_stepped(self.bare, shapes))
         self.model = self.sync.wrap(self.bare)
         self.bare.makes_gradients = self.model is not self.bare
         self.agreements: deque[Callable[[], Any]] = deque()
@@ -181,12 +189,17 @@ class Worker:
             result.backward()
 
 
-def _stepped_adam(model: nn.Module) -> torch.optim.Optimizer:
-    """As after a step: a way may share its second moments."""
-    adam = torch.optim.Adam(model.parameters())
-    for parameter in model.parameters():
-        adam.state[parameter]["exp_avg_sq"] = torch.full_like(parameter, 1e-6)
-    return adam
+def _stepped(model: Emulated, shapes: Shapes) -> torch.optim.Optimizer:
+    """As after a step; where nothing is hidden, it is Adam."""
+    groups: list[dict[str, Any]] = [{"params": [], "is_hidden": is_hidden} for is_hidden in (True, False)]
+    for weight, shape in zip(model.weights, shapes, strict=True):
+        groups[not isinstance(shape, HiddenShape)]["params"].append(weight)
+    optimizer = Muon([group for group in groups if group["params"]], 0.9, (0.9, 0.98), 1e-9)
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            name = "momentum_buffer" if group["is_hidden"] else "exp_avg_sq"
+            optimizer.state[weight][name] = torch.randn_like(weight).square_().mul_(1e-6)
+    return optimizer
 
 
 def run(case: Case, rank: int, parent: Connection) -> None:
@@ -254,11 +267,11 @@ def config_of(case: Case) -> Any:
     return _module(case).Config(**case.sync)
 
 
-def shapes_of(model: str) -> list[torch.Size]:
+def shapes_of(model: str, optimiser: str = "adam") -> Shapes:
     size, num_pieces = MODELS[model]
     with torch.device("meta"):
         built = transformer.Model(transformer.Config(size=size), num_pieces)
-    return [parameter.shape for parameter in built.parameters()]
+    return optim.shapes(Optim.model_validate({"name": optimiser}), built)
 
 
 def _module(case: Case) -> Any:
