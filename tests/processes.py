@@ -127,12 +127,13 @@ class Trainings:
         return run
 
     def train_together(self, run: RunDirectory, num_workers: int, resume: bool = False) -> list[int]:
-        """A process for each worker, with the variables that torchrun would set; returns their exit codes."""
+        """A process for each worker; returns their exit codes."""
+        return self.run_together(worker_program(run, resume), num_workers)
+
+    def run_together(self, program: str, num_workers: int) -> list[int]:
+        """The same for any program, with the variables that torchrun would set."""
         port = free_port()
-        workers = [
-            self._start(worker_program(run, resume), torchrun_variables(rank, num_workers, port))
-            for rank in range(num_workers)
-        ]
+        workers = [self._start(program, torchrun_variables(rank, num_workers, port)) for rank in range(num_workers)]
         return [ended(worker) for worker in workers]
 
     def start(self, run: RunDirectory) -> BaseProcess:

@@ -16,16 +16,19 @@ from tests.processes import (
     checkpoint_steps,
     ended,
     events,
+    free_port,
     is_alive,
     losses,
     same_bits,
     state,
     steps,
     tensors,
+    torchrun_variables,
     wait_until,
     workers_of,
 )
 
+from konvoi import registry
 from konvoi.engine.loop import scores_of
 from konvoi.exit_codes import OUR_FAULT
 from konvoi.run_directory import RunDirectory
@@ -196,6 +199,34 @@ def assert_same_as_far_as_both_go(one: RunDirectory, other: RunDirectory) -> Non
     common = losses(one).keys() & losses(other).keys()
     assert len(common) >= 3
     assert all(losses(one)[step] == losses(other)[step] for step in common)
+
+
+# A thread of gloo that lets go of a tensor while the interpreter ends aborts the process.
+ENDS_WITH_ITS_THREADS = """
+import sys
+from pathlib import Path
+from konvoi.engine.worker import main
+
+code = main([{path!r}, "--quiet"])
+sys.exit(code or any("gloo" in file.read_text() for file in Path("/proc/self/task").glob("*/comm")))
+"""
+SHORTEST = ("train.duration=2 steps", "train.mode=train")
+
+
+@pytest.mark.parametrize("name", registry.names("sync"))
+def test_no_thread_of_the_group_is_left_when_a_training_is_over(trainings: Trainings, name: str) -> None:
+    run = trainings.new(*SHORTEST, f"sync.name={name}")
+    assert trainings.run_together(ENDS_WITH_ITS_THREADS.format(path=str(run.path)), 2) == [0, 0]
+    assert len(losses(run)) == 2
+
+
+def test_nor_where_torch_is_imported_anew(trainings: Trainings) -> None:
+    # What DDP imports when it is first made, the other workers here have imported long ago.
+    run, port = trainings.new(*SHORTEST), free_port()
+    words = [sys.executable, "-c", ENDS_WITH_ITS_THREADS.format(path=str(run.path))]
+    environments = [{**os.environ, **trainings.environment(), **torchrun_variables(rank, 2, port)} for rank in (0, 1)]
+    workers = [subprocess.Popen(words, env=environment) for environment in environments]
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
 
 
 def test_the_traceback_of_a_worker_is_seen() -> None:

@@ -179,6 +179,8 @@ def close(run: Run) -> None:
     run.saver.close()
     run.sync.close()
     run.writer.close()
+    # DDP and many a sync hold the process group.
+    run.model, run.sync = run.bare_model, None
     run.team.close()
 
 

@@ -20,6 +20,8 @@ INTEGERS = {"int8": INT8, "int4": INT4, "int2": INT2}
 
 # Half precision loses what is below 6e-8: a difference of weights travels multiplied by this.
 FP16_SCALE = 1024.0
+# An idle thread ends at once; one whose exchange never ends is left to itself.
+CLOSING_SECONDS = 1.0
 
 
 class Exchanger:
@@ -32,7 +34,8 @@ class Exchanger:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # It makes tensors as large as a fragment, exchange after exchange.
         share_memory_with_new_threads()
-        threading.Thread(target=self._work, name="exchange", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
+        self._thread.start()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
@@ -48,6 +51,8 @@ class Exchanger:
 
     def close(self) -> None:
         self._tasks.put(None)
+        # It holds the process group as long as it runs (Team.close).
+        self._thread.join(CLOSING_SECONDS)
 
     def _work(self) -> None:
         with torch.no_grad():

@@ -8,6 +8,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
+
+# Before a group is made, since DDP would import it afterwards: the group of that time is the default of its arguments,
+# and would be kept for good.
+import torch.distributed.nn.functional
 from torch import distributed
 
 from konvoi.errors import MachineError
@@ -115,5 +119,8 @@ class Team:
                 distributed.broadcast(tensor, group=self.group, group_src=rank)
 
     def close(self) -> None:
+        """The threads of a group end as soon as nobody holds it. They must: one that lets go of a tensor while the
+        interpreter ends aborts the process.
+        """
         if self.size > 1 and distributed.is_initialized():
             distributed.destroy_process_group(self.group)
