@@ -199,6 +199,9 @@ def worker(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
 ) -> None:
     """Be one worker of a training that mpirun, Slurm's srun or torchrun starts on every host."""
+    from konvoi.cluster.workers import PLAIN_WORDS
+
+    os.environ.update(PLAIN_WORDS)
     from konvoi.commands.train import Request
     from konvoi.commands.worker import worker
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -219,7 +220,8 @@ def test_an_error_is_told_once_and_ends_all(tiny_recipe: Path, trained_run: Path
     assert result.returncode == 2
     assert result.stderr.count("error: ") == 1
     assert f"error: {trained_run} holds another run" in result.stderr
-    assert "Traceback" not in result.stderr
+    # Nor does torch show its own stack to those whose store is gone with the first worker.
+    assert not re.search("Traceback|frame #", result.stderr)
 
 
 @contextmanager

@@ -44,6 +44,8 @@ FROM_OTHERS = ("--resume", "--checkpoint", "spare")
 
 # So that what is left of a job can be found.
 JOB_VARIABLE = "KONVOI_JOB"
+# No stack traces of C++ for a connection that is closed: we say it ourselves. To be set before torch is imported.
+PLAIN_WORDS = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 Worker = Callable[[Sequence[str]], int]
 
@@ -57,8 +59,7 @@ def variables(spec: JobSpec) -> dict[str, str]:
         # Otherwise both bind to whatever the host name resolves to.
         "GLOO_SOCKET_IFNAME": member.interface,
         "NCCL_SOCKET_IFNAME": f"={member.interface}",
-        # Stack traces of C++ for a connection that is closed: we say it in plainer words.
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        **PLAIN_WORDS,
         JOB_VARIABLE: spec.id,
         **spec.environment,
     }
