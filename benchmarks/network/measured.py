@@ -1,12 +1,14 @@
 """Measured steps beside predicted ones, in set-ups drawn at random.
 
-    sudo .venv/bin/python benchmarks/network/measured.py --seed 1 --runs 40
+    sudo .venv/bin/python benchmarks/network/measured.py --seed 2 --runs 40
     sudo .venv/bin/python benchmarks/network/measured.py --seed 1 --runs 20 --calibrate
 
 Draws hosts, link, model, way to synchronise and emulated compute (worker.py) from the seed, measures, asks the planner,
 and appends a row to measured.jsonl; what is there is not measured again. `--table` prints the table of docs/network.md.
 `--calibrate` draws others, into calibration.jsonl: what the planner assumes may be fitted to those, never to the
 rows that its error is quoted for. `--table --calibrate` asks the planner anew.
+
+Seed 1 was drawn before there were int4, int2 and Muon's momentum, and stays in measured.jsonl as it was measured.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ def _drawn(random: Random, name: str) -> Case:
         optimiser_seconds=round(seconds * optimiser, 4),
         workers_per_host=2 if name == "hierarchical" else 1,
         idle_steps=4,
+        # Whose momentum may travel.
+        optimiser=random.choice(["adam", "muon"]),
     )
 
 
@@ -75,7 +79,7 @@ def settings(random: Random, name: str) -> dict[str, Any]:
     if name == "diloco":
         local_steps = random.choice([2, 4, 8, 12, 16, 24, 32])
         fragments = random.choice([count for count in (1, 2, 4) if count <= local_steps])
-        wire = random.choice(["fp32", "fp16", "int8"])
+        wire = random.choice(["fp32", "fp16", "int8", "int4", "int2"])
         return {"name": name, "local_steps": local_steps, "fragments": fragments, "wire": wire}
     if name == "powersgd":
         return {"name": name, "rank": random.choice([1, 2, 4, 8]), "start_step": 2}
@@ -163,8 +167,8 @@ def least_disturbed(path: Path, seed: str) -> list[dict[str, Any]]:
 
 
 def print_table(found: list[dict[str, Any]], ask_again: bool) -> None:
-    print("| hosts x workers | Mbit/s | model | sync | compute s | measured s | predicted s | error |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| hosts x workers | Mbit/s | model | optimiser | sync | compute s | measured s | predicted s | error |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     errors = []
     for row in found:
         case = Case(**{key: row[key] for key in Case.__dataclass_fields__ if key in row})
@@ -172,7 +176,7 @@ def print_table(found: list[dict[str, Any]], ask_again: bool) -> None:
         errors.append(predicted / row["step_seconds"] - 1)
         where = f"{case.num_hosts} x {case.workers_per_host} | {case.rate_megabits:,.0f} | {case.model}"
         figures = f"{case.compute_seconds:.3f} | {row['step_seconds']:.3f} | {predicted:.3f} | {errors[-1]:+.1%}"
-        print(f"| {where} | {_settings_text(case.sync)} | {figures} |")
+        print(f"| {where} | {case.optimiser} | {_settings_text(case.sync)} | {figures} |")
     sizes = sorted(abs(error) for error in errors)
     ninety_fifth = quantiles(sizes, n=20, method="inclusive")[-1] if len(sizes) > 1 else sizes[-1]
     print(f"\n{len(sizes)} runs: median error {median(sizes):.1%}, 95th percentile {ninety_fifth:.1%}")
