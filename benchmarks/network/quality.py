@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def measure(key: dict[str, Any], overrides: list[str], keep: Path | None) -> Non
         run = (keep or Path(folder)) / "-".join(str(key[name]) for name in ("setting", "workers", "seed", "steps"))
         subprocess.run([*command(key, overrides), "--run", str(run)], check=True, stdout=subprocess.DEVNULL)
         summary = json.loads((run / "summary.json").read_text())
+        sync = tomllib.loads((run / "recipe.toml").read_text())["sync"]
         events = (run / "events" / "rank0.jsonl").read_text().splitlines()
         test = json.loads(subprocess.check_output([*KONVOI, "eval", str(run), "--split", "test", "--json"]))
     steps = [event for event in map(json.loads, events) if event["kind"] == "step"]
@@ -112,6 +114,8 @@ def measure(key: dict[str, Any], overrides: list[str], keep: Path | None) -> Non
         "target_tokens": sum(step["target_tokens"] for step in steps),
         "precision": summary["precision"],
         "overrides": overrides,
+        # With all defaults as they were.
+        "sync": sync,
         "seconds": round(time.perf_counter() - started),
         "at": time.strftime("%Y-%m-%d %H:%M"),
     }

@@ -95,6 +95,36 @@ def test_with_diloco_between_them_the_hosts_are_its_workers() -> None:
         assert all(found[f"resumed {overlap}"] == found[f"overlap {overlap}"] for overlap in (0, 1))
 
 
+def momenta(team: Team) -> dict[str, list[float]]:
+    """After each of four steps; a step keeps a half. The first host's gradient is 1, the second's 3."""
+    gradient = [1.0, 1.0, 3.0][team.rank]
+    found = {}
+    for wire in ("fp32", "int8"):
+        sync = new_sync("hierarchical", {"between": {**DILOCO, "wire": wire, "local_steps": 2}}, team)
+        model = nn.Linear(1, 1, bias=False)
+        # As Muon marks what it turns orthogonal.
+        optimizer = torch.optim.SGD([{"params": [model.weight], "is_hidden": True}], lr=0.1, momentum=0.5)
+        sync.use(optimizer)
+        wrapped = sync.wrap(model)
+        found[wire] = []
+        for step in range(1, 5):
+            model.weight.grad = torch.full((1, 1), gradient)
+            optimizer.step()
+            sync.after_step(wrapped, step)
+            found[wire].append(optimizer.state[model.weight]["momentum_buffer"].item())
+        sync.close()
+    return found
+
+
+def test_all_workers_of_a_host_take_the_mean_momentum_of_the_hosts() -> None:
+    first, same, second = on_workers(momenta, [2, 1])
+    # 1 and 1.5, 3 and 4.5 are sent, whose mean is 3; when it comes, two steps later, a fourth is left of both:
+    # 1.875 + (3 - 1.5) / 4 and 5.625 + (3 - 4.5) / 4.
+    assert first["fp32"] == same["fp32"] == [1.0, 1.5, 1.75, 2.25]
+    assert second["fp32"] == [3.0, 4.5, 5.25, 5.25]
+    assert first["int8"] == same["int8"] == pytest.approx(first["fp32"], rel=1e-2)
+
+
 def resume_low_rank(team: Team) -> dict[str, Any]:
     """Gradients of full rank, of which a checkpoint must keep what the hosts' first workers left out."""
     table = {"between": {"name": "powersgd", "rank": 1, "start_step": 1}}
