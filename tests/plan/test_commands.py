@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,28 @@ def test_what_travels_is_named_where_it_is_not_the_usual(konvoi: Any) -> None:
     # Advice tries every wire with as many local steps: at 100 Mbit/s they may be so few with a fourth of the bytes.
     advised = konvoi(*BASE, "--nodes", "4", "--network", "100mbit").stdout
     assert "with diloco H=6 int2: 3.9x" in " ".join(advised.split())
+
+
+def test_a_recipe_whose_fragments_fit_its_local_steps_alone_is_planned_as_well(konvoi: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    assert konvoi("recipes", "copy", "transformer-base-en-de", recipe).exit_code == 0
+    table = '[sync]\nname = "diloco"\nlocal_steps = 24\nfragments = 6\noverlap_steps = 5\n'
+    recipe.write_text(re.sub(r"\[sync\]\n[^\[]*", table, recipe.read_text()))
+    result = konvoi("plan", recipe, "--nodes", "4", "--network", "100mbit", "--sync", "ddp,diloco", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert [row["sync"] for row in json.loads(result.stdout)["rows"]] == ["ddp", "diloco H=24"]
+
+
+def test_jitter_counts_for_hosts_of_a_file_as_well(konvoi: Any, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('[[hosts]]\ncount = 4\nlink = "10gbit"\n')
+    seconds = []
+    for jitter in ("0", "0.2"):
+        result = konvoi(*BASE, "--hosts", file, "--sync", "ddp", "--jitter", jitter, "--json")
+        assert result.exit_code == 0, result.stderr
+        seconds.append(json.loads(result.stdout)["rows"][-1]["step_seconds"])
+    # Everyone waits for the latest of four.
+    assert seconds[1] > 1.03 * seconds[0]
 
 
 def test_dtype_is_that_of_ddp_s_gradients(konvoi: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from konvoi.plan import Host, Link, Profile, Setup, predict
+from konvoi.plan import Host, Link, Profile, Setup, devices, predict
 from konvoi.plan.predict import Hop, all_reduce_seconds
 from konvoi.sync import Traffic
 
@@ -205,6 +205,15 @@ def test_workers_that_share_cores_compute_the_slower_for_it() -> None:
     found = predict(profile, on(1, workers=2), Traffic(0.0))
     assert found.step_seconds == pytest.approx(7.0, rel=1e-4)
     assert found.speed_up == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_device_that_brings_its_own_core_is_not_crowded_but_exchanges_by_itself() -> None:
+    profile = replace(devices.profile_of(devices.find("cpu-core"), 60e9), shapes=((1000, 1000),))
+    assert profile.on_host_with(2).compute_seconds == profile.compute_seconds == pytest.approx(1.0)
+    # Of two on a host each sends 1 MB, and goes ten times through a million values, on the core that computes.
+    ahead = Traffic(1e6, every_steps=2, hidden_by="steps", overlap_steps=1, message_passes=10)
+    stolen = predict(profile, on(1, workers=2), ahead)
+    assert stolen.parts["processor"] == pytest.approx((1e6 * 1.8e-9 + 1e7 * 3e-10) / 2)
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 3, 8])

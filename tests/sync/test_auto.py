@@ -14,17 +14,20 @@ from tests.processes import ended, free_port, start_process, torchrun_variables
 from torch import nn
 
 from konvoi.plan.predict import Prediction
+from konvoi.plan.setup import Host, Link, Setup
 from konvoi.sync import Team, ddp, diloco, fp16, hierarchical
 from konvoi.sync.auto import Config, Sync, candidates, first_that_reaches, spread, words_for
 from konvoi.telemetry.timeline import Timeline
 from konvoi.world import World
 
-# A pass takes 0.2 s or nothing; a gradient has 4 bytes or 80 MB. Loopback is a link as any other.
+# A pass takes 0.2 s or nothing, a gradient has 4 bytes or 8 MB. Loopback is a link as any other, but for the second
+# case: it is faster than a processor packs messages.
 PROGRAM = """
 import json, sys, time
 import torch
 from torch import nn
 from konvoi.world import from_environment
+from konvoi.plan.setup import Link
 from konvoi.sync import Team
 from konvoi.sync.auto import Config, Sync
 from konvoi.telemetry.timeline import Timeline
@@ -32,8 +35,10 @@ from konvoi.telemetry.timeline import Timeline
 torch.set_num_threads(1)
 team = Team(from_environment())
 found = {}
-for name, seconds, shape in (("compute", 0.2, (1, 1)), ("network", 0.0, (50_000, 40_000))):
+for name, seconds, shape in (("compute", 0.2, (1, 1)), ("network", 0.0, (2_000, 1_000))):
     sync = Sync(Config(max_local_steps=8), team, Timeline())
+    if name == "network":
+        sync._link = lambda: Link.of_bits(1e6)
     sync.probe(lambda: time.sleep(seconds), 1, [shape])
     found[name] = {"chosen": sync.chosen.model_dump(mode="json"), "message": sync.message}
     model = nn.Linear(2, 1, bias=False)
@@ -126,15 +131,48 @@ def test_a_replica_that_is_worse_by_a_tenth_is_found() -> None:
 
 
 def test_parted_replicas_exchange_twice_as_often_until_every_step() -> None:
-    sync = Sync(Config(watch_steps=50), Team(World()), Timeline())
-    sync._choose(diloco.Config(local_steps=4, fragments=2))
-    sync.wrap(nn.Linear(2, 1))
-    told = [sync.heard(step, row) for step, row in enumerate(losses(200, 4.0, 4.6), start=1)]
+    sync, model = watching()
+    told, local_steps = [], []
+    for step, row in enumerate(losses(200, 4.0, 4.6), start=1):
+        sync.after_step(model, step)
+        told.append(sync.heard(step, row))
+        local_steps.append(sync.way.local_steps)
     assert [number for number, message in enumerate(told, start=1) if message] == [50, 100]
     assert "exchange every 2 steps from now on" in told[49]
     assert "exchange every step from now on" in told[99]
+    # What all know of a step is heard two steps later, where nothing hurries: the change counts from the next one on.
+    assert [local_steps[step - 1] for step in (52, 53, 102, 103)] == [4, 2, 2, 1]
     assert (sync.way.local_steps, sync.way.overlap) == (1, 1)
     sync.close()
+
+
+def watching() -> tuple[Sync, nn.Module]:
+    sync, model = Sync(Config(watch_steps=50), Team(World()), Timeline()), nn.Linear(2, 1)
+    sync._choose(diloco.Config(local_steps=4, fragments=2))
+    sync.wrap(model)
+    return sync, model
+
+
+def test_who_is_stopped_between_hearing_and_acting_acts_after_the_same_step() -> None:
+    sync, model = watching()
+    assert any(sync.heard(step, row) for step, row in enumerate(losses(50, 4.0, 4.6), start=1))
+    resumed, _ = watching()
+    resumed.load_state(json.loads(json.dumps(sync.state())))
+    local_steps = []
+    for step in (51, 52, 53):
+        resumed.after_step(model, step)
+        local_steps.append(resumed.way.local_steps)
+    assert local_steps == [4, 4, 2]
+    sync.close(), resumed.close()
+
+
+def test_what_exchanging_costs_a_processor_and_accumulation_are_told_to_the_planner() -> None:
+    sync = Sync(Config(), Team(World()), Timeline())
+    profile = sync._profile(0.6, 4, Setup((Host(Link(1e6), 2),)), [(3, 2)])
+    assert (profile.compute_seconds, profile.micro_batches, profile.num_values) == (pytest.approx(0.6), 4, 6)
+    assert profile.on_processor and profile.seconds_per_pass > 0
+    # Two workers computed when it was timed: they are not to be counted twice.
+    assert profile.on_host_with(2).compute_seconds == profile.compute_seconds
 
 
 def test_a_loss_that_is_no_number_and_other_workers_than_before_are_no_parting() -> None:

@@ -308,12 +308,15 @@ def test_momentum_travels_where_exchanges_are_frequent_unless_it_is_said_otherwi
 
 def test_the_traffic_is_a_model_in_a_byte_each_every_so_many_steps() -> None:
     apart, sent = (
-        traffic(Config(local_steps=8, fragments=2, wire="int8", share_momentum=share), [HiddenShape((1000, 1024))])
+        traffic(
+            Config(local_steps=8, fragments=2, wire="int8", share_momentum=share),
+            [HiddenShape((1000, 1024)), (1000, 1024)],
+        )
         for share in (False, True)
     )
-    # 1,024,000 values with 1,000 scales of 4 bytes, and every fourth time moments of 1,000 rows and 1,024 columns;
-    # 2 x 3 / 4 of that from each of four workers, every 8 steps. As much again for its momentum.
-    assert apart.payload_bytes == 1_028_000 + 4 * 2_024 / 4
+    # Twice 1,024,000 values with 1,000 scales of 4 bytes, and every fourth time moments of 1,000 rows and 1,024 columns
+    # of what Adam updates; 2 x 3 / 4 of that from each of four workers, every 8 steps. Besides, what Muon keeps.
+    assert apart.payload_bytes == 2 * 1_028_000 + 4 * 2_024 / 4
     assert sent.payload_bytes == apart.payload_bytes + 1_028_000
     assert sent.bytes_per_step(4) == 1.5 * sent.payload_bytes / 8
     assert (sent.num_messages, sent.overlap_steps, sent.hidden_by) == (2, 4, "steps")

@@ -34,6 +34,8 @@ TABLES: dict[str, dict[str, Any]] = {
 CASES = [(name, TABLES.get(name, {}), 1) for name in registry.names("sync")]
 CASES += [("diloco", {"local_steps": 4, "wire": wire}, 1) for wire in ("int4", "int2")]
 CASES.append(("diloco", {"local_steps": 4, "share_momentum": False}, 1))
+# So little travels that second moments count: of what Adam updates, not of matrices.
+CASES.append(("diloco", {"local_steps": 32, "wire": "int2"}, 1))
 CASES += [
     ("hierarchical", {"between": {"name": name, **TABLES.get(name, {})}}, 2) for name in ("ddp", "bf16", "diloco")
 ]

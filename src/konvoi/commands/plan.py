@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def plan(request: Request) -> None:
     for_sync = [override for override in request.overrides if override.strip().startswith("sync.")]
     recipe = read(request.recipe, [override for override in request.overrides if override not in for_sync])
     # All of it is checked before the data is looked at, which may take seconds.
-    setups = list(_setups(request))
+    setups = [(name, replace(setup, jitter=request.jitter or setup.jitter)) for name, setup in _setups(request)]
     names = _sync_names(request.sync)
     demand = demand_of(recipe)
     profile = profile_of(request.device, request.recipe, demand)
@@ -84,7 +84,7 @@ def _setups(request: Request) -> Iterator[tuple[str, Setup]]:
         else:
             bits = rates.bits_per_second(network)
             link = Link.of_bits(bits, latency)
-            yield from ((bit_rate(bits), Setup.alike(nodes, link, gpus, request.jitter)) for nodes, gpus in sizes)
+            yield from ((bit_rate(bits), Setup.alike(nodes, link, gpus)) for nodes, gpus in sizes)
 
 
 def _counts(text: str, option: str) -> list[int]:

@@ -131,10 +131,15 @@ def _fitting(profile: Profile, name: str, demand: Demand) -> Profile:
     return profile
 
 
-def ways_of(recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shapes: Any) -> dict[str, Traffic]:
-    """What each way to synchronise sends, by its name in the table; --set sync.x is for those that know x."""
+def ways_of(
+    recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shapes: Any, without: Sequence[str] = ()
+) -> dict[str, Traffic]:
+    """What each way to synchronise sends, by its name in the table; --set sync.x is for those that know x.
+
+    Some of the recipe's own keys may be left out.
+    """
     modules = {name: registry.find("sync", name) for name in names}
-    given = _given(recipe, overrides, modules)
+    given = {key: value for key, value in _given(recipe, overrides, modules).items() if key not in without}
     ways = {}
     for name, module in modules.items():
         table = {key: value for key, value in given.items() if key in module.Config.model_fields and key != "name"}
@@ -161,7 +166,8 @@ def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
     exact = [name for name in EXACT if name in names]
     ways = ways_of(recipe, exact, (), shapes)
     for steps, wire in diloco.USUAL:
-        ways |= ways_of(recipe, ["diloco"], [f"sync.local_steps={steps}", f"sync.wire={wire}"], shapes)
+        tried = [f"sync.local_steps={steps}", f"sync.wire={wire}"]
+        ways |= ways_of(recipe, ["diloco"], tried, shapes, without=diloco.GO_BY_LOCAL_STEPS)
     return {**ways, **ways_of(recipe, [name for name in names if name not in EXACT], (), shapes)}
 
 

@@ -293,7 +293,7 @@ def _own_part(run: Run) -> Checkpoint | None:
         return None
     if run.sync.replicas_differ:
         tensors["optimizer"] = optim.state_tensors(run.optimizer)
-    state = {"step": run.progress.step, "workers": run.team.size, "precision": run.precision.state()}
+    state = {"step": run.progress.step, "place": run.team.place, "precision": run.precision.state()}
     return Checkpoint(run.progress.step, {**state, "sync": run.sync.state()}, tensors)
 
 

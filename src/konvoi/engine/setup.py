@@ -296,8 +296,8 @@ def _load_own_part(run: Run, was_away: bool) -> None:
 
 
 def _fits(run: Run, path: Path) -> bool:
-    """Of as many workers as there are now: what one of them rounded, and knows of the others, goes by their number."""
-    return not damage(path, "state.json") and read_json(path / "state.json").get("workers") == run.team.size
+    """Of as many workers as now, on hosts of as many: what one rounded, and knows of the others, goes by them."""
+    return not damage(path, "state.json") and read_json(path / "state.json").get("place") == run.team.place
 
 
 def _use_device(world: World, recipe: Recipe) -> torch.device:

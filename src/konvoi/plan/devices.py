@@ -80,5 +80,8 @@ def profile_of(device: Device, flops_per_step: float) -> Profile:
         exchange_seconds_per_byte=device.exchange_seconds_per_byte,
         exchange_latency_seconds=device.exchange_latency_seconds,
         seconds_per_pass=device.seconds_per_pass,
+        # Whatever has others to exchange for it names no cost.
+        on_processor=device.seconds_per_pass > 0,
+        cores=0,
         source=device.source,
     )

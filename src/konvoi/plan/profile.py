@@ -34,6 +34,7 @@ class Profile:
     on_processor: bool = False
     """The device that computes also exchanges: what one takes, the other lacks."""
     cores: int = 1
+    """Of a host; 0 where every worker brings its own, one for each of its threads."""
     device: str = ""
     precision: str = ""
     threads: int = 1
@@ -53,9 +54,12 @@ class Profile:
 
     def on_host_with(self, num_workers: int) -> Profile:
         """Several workers share a processor's cores; GPUs they have one each."""
-        crowding = max(1.0, num_workers * self.threads / self.cores) if self.on_processor else 1.0
+        threads = num_workers * self.threads
+        cores = self.cores or threads
+        crowding = max(1.0, threads / cores) if self.on_processor else 1.0
         return replace(
             self,
+            cores=cores,
             forward_seconds=crowding * self.forward_seconds,
             backward_seconds=crowding * self.backward_seconds,
             optimiser_seconds=crowding * self.optimiser_seconds,

@@ -38,6 +38,11 @@ class Team:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=COLLECTIVE_TIMEOUT)
 
+    @property
+    def place(self) -> list[int]:
+        """Of how many workers it is, and on its host which of how many."""
+        return [self.size, self.world.local_rank, self.world.local_size]
+
     def part(self, parts: Sequence[Sequence[int]]) -> Team:
         """The part in which this worker is, as a team of its own. The whole team asks for it, with the same parts."""
         own = next(ranks for ranks in parts if self.rank in ranks)
@@ -50,6 +55,9 @@ class Team:
         """A second way between the same workers, whose exchanges do not queue up behind those of the first."""
         # Whoever is not in a group must take part in making it: torch numbers groups in the order of their making.
         groups = [distributed.new_group(ranks, timeout=COLLECTIVE_TIMEOUT) for ranks in self._parts if len(ranks) > 1]
+        if groups:
+            # Who has its connections may be done with all its work while another still waits for the first of them.
+            distributed.barrier()
         return next((group for group in groups if group is not distributed.GroupMember.NON_GROUP_MEMBER), None)
 
     def ranks_by_host(self) -> list[list[int]]:

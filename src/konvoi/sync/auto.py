@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -21,9 +22,10 @@ from torch.optim import Optimizer
 
 from konvoi import registry
 from konvoi.config.section import Section
+from konvoi.cores import usable_cores
 from konvoi.plan.predict import Prediction, predict
 from konvoi.plan.profile import Profile
-from konvoi.plan.setup import Host, Link, Setup
+from konvoi.plan.setup import INSIDE_A_HOST, Host, Link, Setup
 from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco, fp16, hierarchical
 from konvoi.telemetry.timeline import Timeline
 
@@ -31,6 +33,8 @@ from konvoi.telemetry.timeline import Timeline
 NUM_PASSES = 3
 # A message that takes so long tells the rate of a link well enough.
 ENOUGH_SECONDS, MOST_BYTES = 0.2, 64 << 20
+# Packing and unpacking go through all values of a model, far more than a cache holds.
+NUM_VALUES = 4_000_000
 
 
 class Config(Section):
@@ -56,6 +60,8 @@ class Sync(_base.Sync):
         super().__init__(config, team, timeline)
         self.config = config
         self._losses: deque[Sequence[float]] = deque(maxlen=config.watch_steps)
+        self._tightens_after = 0
+        """The step; 0 for none to come."""
         self._choose(ddp.Config())
 
     def _choose(self, chosen: Section) -> None:
@@ -68,7 +74,7 @@ class Sync(_base.Sync):
             return
         setup = self._setup()
         compute_seconds = num_passes * self._seconds_of(one_pass)
-        profile = Profile(compute_seconds / 3, compute_seconds * 2 / 3, shapes=tuple(tuple(shape) for shape in shapes))
+        profile = self._profile(compute_seconds, num_passes, setup, shapes)
         tried = [
             (config, predict(profile, setup, registry.find("sync", name_of(config)).traffic(config, shapes)))
             for config in candidates(self.config.max_local_steps, 1 < len(setup.hosts) < self.team.size)
@@ -77,9 +83,31 @@ class Sync(_base.Sync):
         self.message = reason(setup, compute_seconds, config, prediction, tried[0])
         self._choose(config)
 
+    def _profile(self, compute_seconds: float, num_passes: int, setup: Setup, shapes: Shapes) -> Profile:
+        """Of the worker as it is among all others: the cores that they share are in what was timed."""
+        profile = Profile(
+            compute_seconds / 3,
+            compute_seconds * 2 / 3,
+            shapes=tuple(tuple(shape) for shape in shapes),
+            micro_batches=num_passes,
+        )
+        if torch.cuda.is_available():
+            return profile
+        threads, vector = torch.get_num_threads(), torch.zeros(NUM_VALUES)
+        return replace(
+            profile,
+            seconds_per_pass=self._seconds_of(lambda: vector + vector) / NUM_VALUES,
+            on_processor=True,
+            threads=threads,
+            cores=max(usable_cores(), setup.most_workers * threads),
+        )
+
     def _setup(self) -> Setup:
         link = self._link()
-        return Setup(tuple(Host(link, len(ranks)) for ranks in self.team.ranks_by_host()), wire_overhead=1.0)
+        hosts = tuple(Host(link, len(ranks)) for ranks in self.team.ranks_by_host())
+        # Of several hosts it is what was measured between them; what is inside one is faster.
+        inside = link if len(hosts) == 1 else INSIDE_A_HOST
+        return Setup(hosts, inside=inside, wire_overhead=1.0)
 
     def _link(self) -> Link:
         """A ring of all workers crosses every link once, so that its pace is the slowest link's."""
@@ -93,20 +121,22 @@ class Sync(_base.Sync):
         return Link(sent / max(seconds - num_hops * round_seconds, 1e-6), 2 * round_seconds)
 
     def _all_reduce_seconds(self, num_bytes: int) -> float:
-        values = torch.zeros(num_bytes // 4)
+        values = torch.zeros(num_bytes // 4, device="cuda" if torch.cuda.is_available() else "cpu")
 
         def exchange() -> None:
             distributed.all_reduce(values)
 
         return self._seconds_of(exchange, times=1)
 
-    def _seconds_of(self, task: Callable[[], None], times: int = NUM_PASSES) -> float:
+    def _seconds_of(self, task: Callable[[], object], times: int = NUM_PASSES) -> float:
         """As the slowest worker sees it."""
         found = []
         for _ in range(times):
             self.team.sum([0.0])
             started = time.perf_counter()
             task()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             found.append(max(seconds for (seconds,) in self.team.rows([time.perf_counter() - started])))
         return min(found)
 
@@ -122,11 +152,13 @@ class Sync(_base.Sync):
         if len(self._losses) < self.config.watch_steps:
             return ""
         apart = spread(self._losses)
-        if apart <= self.config.tolerance or self.way.local_steps == 1:
+        if apart <= self.config.tolerance or self._tightens_after or self.way.local_steps == 1:
             return ""
         self._losses.clear()
-        self.way.tighten()
-        every = "every step" if self.way.local_steps == 1 else f"every {self.way.local_steps} steps"
+        # A worker that is stopped hears of a step sooner than one that goes on: the step's number makes both do alike.
+        self._tightens_after = step + self.agreement_lag
+        local_steps = diloco.tightened(self.way.local_steps)
+        every = "every step" if local_steps == 1 else f"every {local_steps} steps"
         return f"step {step:,}: the replicas' losses part by {apart:.1%}, so they exchange {every} from now on"
 
     @property
@@ -162,6 +194,9 @@ class Sync(_base.Sync):
         return context
 
     def after_step(self, model: nn.Module, step: int) -> None:
+        if 0 < self._tightens_after < step:
+            self._tightens_after = 0
+            self.way.tighten()
         self.way.after_step(model, step)
 
     def finish(self, step: int) -> bool:
@@ -173,7 +208,12 @@ class Sync(_base.Sync):
 
     def state(self) -> dict[str, Any]:
         chosen = self.chosen.model_dump(mode="json")
-        return {"chosen": chosen, "way": self.way.state(), "losses": [list(row) for row in self._losses]}
+        return {
+            "chosen": chosen,
+            "way": self.way.state(),
+            "losses": [list(row) for row in self._losses],
+            "tightens_after": self._tightens_after,
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         table = state["chosen"]
@@ -181,6 +221,7 @@ class Sync(_base.Sync):
             self._choose(registry.find("sync", table["name"]).Config.model_validate(table))
         self.way.load_state(state["way"])
         self._losses = deque(state["losses"], self.config.watch_steps)
+        self._tightens_after = state.get("tightens_after", 0)
         self.message = f"sync: {words_for(self.chosen)}, as chosen before"
 
     def tensors(self) -> dict[str, Tensor]:

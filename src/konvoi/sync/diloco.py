@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.config.section import Section
-from konvoi.sync import Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
+from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
 from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, bytes_per_value, passes
 from konvoi.sync._fragment import Fragment, Momentum, OuterStep, Pending, hidden
 from konvoi.sync._moments import Moments
@@ -35,6 +35,8 @@ from konvoi.telemetry.timeline import Timeline
 # than twice the steps (docs/network.md).
 WIRES: tuple[Wire, ...] = ("int8", "int4", "int2")
 USUAL = tuple((steps, wire) for steps in (4, 6, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
+# Keys that fit some local_steps and not others.
+GO_BY_LOCAL_STEPS = ("fragments", "overlap_steps")
 # Muon's momentum looks back over some ten steps: averaged more rarely, it would be each worker's own again by then.
 MOST_FOR_MOMENTUM = 8
 # It looks back once further for so many steps done; 0.9 over ten steps, a twentieth of these.
@@ -281,7 +283,7 @@ class Sync(_base.Sync):
 
     def tighten(self) -> None:
         """From now on exchanges come twice as often; what travelled behind a step still does."""
-        self.local_steps = max(1, self.local_steps // 2)
+        self.local_steps = tightened(self.local_steps)
         self.overlap = min(self.overlap, max(1, self.local_steps // len(self.fragments)))
 
     def state(self) -> dict[str, Any]:
@@ -362,20 +364,26 @@ class Sync(_base.Sync):
         self.exchanger.close()
 
 
+def tightened(local_steps: int) -> int:
+    return max(1, local_steps // 2)
+
+
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """A model's worth of differences every local_steps, a fragment at a time; after exact_steps."""
     moments_share = min(1.0, config.local_steps / _moments.EVERY) if config.share_moments else 0.0
+    of_adam = [shape for shape in shapes if not isinstance(shape, HiddenShape)]
     num_momenta = num_hidden(shapes) if config.shares_momentum else 0
     momenta_share = num_momenta / num_values(shapes)
     outer_passes = OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0)
     return Traffic(
         bytes_per_value(config.wire) * num_values(shapes)
         + bytes_per_value(config.momentum_wire) * num_momenta
-        + moments_share * 4 * _moments.num_margins(shapes),
+        + moments_share * 4 * _moments.num_margins(of_adam),
         every_steps=config.local_steps,
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
         message_passes=passes(config.wire) + momenta_share * passes(config.momentum_wire) + outer_passes,
-        training_passes=(1 + momenta_share) * TRAINING_PASSES + moments_share * _moments.PASSES,
+        training_passes=(1 + momenta_share) * TRAINING_PASSES
+        + moments_share * _moments.PASSES * num_values(of_adam) / num_values(shapes),
     )
