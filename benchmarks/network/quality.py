@@ -35,8 +35,8 @@ RESULTS = Path(__file__).with_name("quality.jsonl")
 KONVOI = [sys.executable, "-m", "konvoi"]
 
 
-def diloco(local_steps: int) -> list[str]:
-    return ["sync.name=diloco", f"sync.local_steps={local_steps}"]
+def diloco(local_steps: int, wire: str = "int8") -> list[str]:
+    return ["sync.name=diloco", f"sync.local_steps={local_steps}", f"sync.wire={wire}"]
 
 
 SETTINGS = {
@@ -46,10 +46,10 @@ SETTINGS = {
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
     # Up to 8 local steps Muon's momentum is averaged as well, unless asked not to.
     **{f"diloco-{steps}-own-momentum": [*diloco(steps), "sync.share_momentum=false"] for steps in (4, 6, 8)},
-    "diloco-7-int4": [*diloco(7), "sync.wire=int4"],
+    "diloco-7-int4": diloco(7, "int4"),
     # What 100 Mbit/s can bear.
-    "diloco-16-int4": [*diloco(16), "sync.wire=int4"],
-    "diloco-8-int2-own-momentum": [*diloco(8), "sync.wire=int2", "sync.share_momentum=false"],
+    "diloco-16-int4": diloco(16, "int4"),
+    "diloco-8-int2-own-momentum": [*diloco(8, "int2"), "sync.share_momentum=false"],
     # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
     **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
     "ddp-half": ["sync.name=ddp"],

@@ -17,8 +17,8 @@ MAX_ADVICE = 4
 ACCUMULATE = 4
 RARER = 4
 BYTES_PER_FLOAT = 4
-# Of diloco as it is unless told otherwise: a byte for each weight, once in so many steps.
-LOCAL_STEPS, LOCAL_BYTES = 16, 1
+# Of diloco as it is unless told otherwise: half a byte for each weight, once in so many steps.
+LOCAL_STEPS, LOCAL_BYTES = 7, 0.5
 # For a run that has no second machine yet: the network that most have.
 ASSUMED_BITS_PER_SECOND = 1e9
 IDLE_PERCENT = 60.0
@@ -57,7 +57,7 @@ def _local_steps(found: Findings) -> Iterator[Advice]:
     left = found.exchange.exposed_if(bytes_factor=rarer * LOCAL_BYTES / BYTES_PER_FLOAT, collectives_factor=rarer)
     words = f"one exchange in {LOCAL_STEPS} steps, the workers' weights parting meanwhile"
     after = found.step_seconds - found.exchange.exposed + left
-    yield Advice(words, f"--set sync.name=diloco --set sync.local_steps={LOCAL_STEPS}", found.step_seconds, after)
+    yield Advice(words, "--set sync.name=diloco", found.step_seconds, after)
 
 
 def _accumulate(found: Findings) -> Iterator[Advice]:

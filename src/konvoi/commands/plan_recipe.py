@@ -152,7 +152,7 @@ def ways_of(
 
 
 def label(name: str, config: Any, traffic: Traffic) -> str:
-    """What travels is named where it is not the usual: diloco H=16 int4."""
+    """What travels is named where it is not the usual: diloco H=16 int8."""
     if traffic.every_steps == 1:
         return name
     usual = diloco.Config().wire

@@ -34,7 +34,7 @@ from konvoi.telemetry.timeline import Timeline
 # Worth trying, where somebody looks for what a link can bear, the most exact first. Half the bytes cost the model less
 # than twice the steps (docs/network.md).
 WIRES: tuple[Wire, ...] = ("int8", "int4", "int2")
-USUAL = tuple((steps, wire) for steps in (4, 6, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
+USUAL = tuple((steps, wire) for steps in (4, 6, 7, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
 # Keys that fit some local_steps and not others.
 GO_BY_LOCAL_STEPS = ("fragments", "overlap_steps")
 # Muon's momentum looks back over some ten steps: averaged more rarely, it would be each worker's own again by then.
@@ -51,7 +51,7 @@ class Config(Section):
     """The recipe's [sync] table."""
 
     name: Literal["diloco"] = "diloco"
-    local_steps: PositiveInt = 16
+    local_steps: PositiveInt = 7
     """Steps from one exchange of a fragment to its next: H."""
     exact_steps: NonNegativeInt = 0
     """So many steps at first average their gradients, in fp32 and each in its time, as ddp does."""
@@ -59,7 +59,7 @@ class Config(Section):
     """Parts of the model that take turns; unless given, as many, up to 8, as take them at equal intervals."""
     overlap_steps: NonNegativeInt | None = None
     """Steps that a fragment may travel before it is waited for; as many as lie between two fragments, unless given."""
-    wire: Wire = "int8"
+    wire: Wire = "int4"
     """What travels: fp32, fp16, int8, int4 or int2; what rounding cost is sent along next time."""
     share_moments: bool = True
     """What Adam updates (some of it with Muon): by second moments of all workers' gradients, and with longer steps."""
