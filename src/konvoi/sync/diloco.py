@@ -32,7 +32,7 @@ from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first: half the bytes cost the model less
-# than twice the steps. No model was trained to its end in int2 so far (docs/network.md): it is there for who asks for it.
+# than twice the steps. Of int2 nobody knows: no model was trained to its end with it (docs/network.md).
 WIRES: tuple[Wire, ...] = ("int8", "int4")
 USUAL = tuple((steps, wire) for steps in (4, 6, 7, 8, 12, 16, 24, 32, 64, 128) for wire in WIRES)
 # Keys that fit some local_steps and not others.
