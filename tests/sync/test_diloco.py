@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def fresh(**settings):
 def steps(model, sync, first, last):
     weights = []
     for step in range(first, last + 1):
+        with sync.micro_step(model, is_last=True):
+            pass
         with torch.no_grad():
             model.weight -= team.rank + 1
         sync.after_step(model, step)
@@ -79,7 +82,8 @@ def looked_back(**settings):
     sync.wrap(model)
     momenta = []
     for step in range(1, 5):
-        model.weight.grad = torch.full((1, 1), team.rank + 1.0)
+        with sync.micro_step(model, is_last=True):
+            model.weight.grad = torch.full((1, 1), team.rank + 1.0)
         optimizer.step()
         sync.after_step(model, step)
         momenta.append(optimizer.state[model.weight]["momentum_buffer"].item())
@@ -272,12 +276,32 @@ def test_after_tightening_more_fragments_than_steps_still_travel_behind_a_step()
     assert (sync.local_steps, sync.overlap, len(sync.fragments)) == (3, 1, 6)
     shared = []
     for step in range(1, 5):
+        with sync.micro_step(model, is_last=True):
+            pass
         model.weight.data -= 1
         sync.after_step(model, step)
         shared.append([int(fragment.shared.item()) for fragment in sync.fragments])
     # Of six, two leave after each step and are shared one step later; the weight was at -step when they left.
     assert shared == [[0] * 6, [0, -1, -1, 0, 0, 0], [0, -1, -1, -2, -2, 0], [-3, -1, -1, -2, -2, -3]]
     assert model.weight.tolist() == [[-4.0] * 6]
+    sync.close()
+
+
+def test_weights_that_leave_are_copied_before_the_next_step_changes_them() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    sync = Sync(Config(local_steps=1, wire="fp32"), Team(World()), Timeline())
+    sync.wrap(model)
+    # The thread that copies has something else to do, and comes to it in the midst of the second step.
+    is_free = threading.Event()
+    sync.copier.submit(is_free.wait)
+    model.weight.data -= 1
+    sync.after_step(model, 1)
+    with sync.micro_step(model, is_last=True):
+        threading.Timer(0.2, is_free.set).start()
+    model.weight.data -= 1
+    sync.after_step(model, 2)
+    assert sync.fragments[0].shared.tolist() == [-1.0]
     sync.close()
 
 

@@ -108,7 +108,8 @@ def momenta(team: Team) -> dict[str, list[float]]:
         wrapped = sync.wrap(model)
         found[wire] = []
         for step in range(1, 5):
-            model.weight.grad = torch.full((1, 1), gradient)
+            with sync.micro_step(wrapped, is_last=True):
+                model.weight.grad = torch.full((1, 1), gradient)
             optimizer.step()
             sync.after_step(wrapped, step)
             found[wire].append(optimizer.state[model.weight]["momentum_buffer"].item())

@@ -11,7 +11,8 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
     wrap(model)                   what the loop calls instead of the model
     settle(one_pass)              before the first step, also of a resumed run; one_pass() goes forward and back for
                                   nothing, always over the same micro-batch
-    micro_step(model, is_last)    around forward and backward of one micro-batch
+    micro_step(model, is_last)    around forward and backward of one micro-batch; until the last one's end nothing may
+                                  change what after_step() saw, of which somebody may still take a copy
     num_averaged                  how many workers' gradients are averaged (the loss is multiplied by it)
     after_step(model, step)       after the optimiser
     agreement_lag                 how many steps later the workers must know of each other how a step went; 0: at once

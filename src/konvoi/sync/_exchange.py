@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +17,8 @@ from konvoi.sync._integers import BLOCK, INT2, INT4, INT8, Integers
 
 Result = TypeVar("Result")
 Wire = Literal["fp32", "fp16", "int8", "int4", "int2"]
+Steps = Generator[Sequence[Any], None, Tensor]
+"""Towards a tensor that others must help with: after each, messages are under way that the next one needs."""
 INTEGERS = {"int8": INT8, "int4": INT4, "int2": INT2}
 
 # Half precision loses what is below 6e-8: a difference of weights travels multiplied by this.
@@ -70,6 +73,28 @@ class Exchanger:
                 task()
 
 
+def known(result: Result) -> Future[Result]:
+    """As if a thread had just found it out."""
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
+
+
+def together(averages: Sequence[Steps]) -> list[Tensor]:
+    """One packs while another travels; all workers go on with them in the same order."""
+    going = deque[tuple[int, Steps, Sequence[Any]]]((number, steps, ()) for number, steps in enumerate(averages))
+    found: dict[int, Tensor] = {}
+    while going:
+        number, steps, messages = going.popleft()
+        for message in messages:
+            message.wait()
+        try:
+            going.append((number, steps, next(steps)))
+        except StopIteration as ended:
+            found[number] = ended.value
+    return [found[number] for number in range(len(averages))]
+
+
 class Averager:
     """The mean of a tensor over all workers, the same bits for each.
 
@@ -85,18 +110,21 @@ class Averager:
         self.share_residual: Tensor | None = None
 
     def __call__(self, values: Tensor) -> Tensor:
+        return together([self.average(values)])[0]
+
+    def average(self, values: Tensor) -> Steps:
         """Of fp32, flat, which may be overwritten or returned; but it stays as it is where no rest is kept."""
         if self.num_workers == 1:
             return values if self.keeps_rest else values.clone()
         if self.wire in INTEGERS:
-            return self._integers(values, INTEGERS[self.wire])
+            return (yield from self._integers(values, INTEGERS[self.wire]))
         if not self.keeps_rest:
             values, self.residual = values.clone(), None
-        return self._fp16(values) if self.wire == "fp16" else self._fp32(values)
+        return (yield from self._fp16(values) if self.wire == "fp16" else self._fp32(values))
 
-    def exactly(self, values: Tensor) -> Tensor:
+    def exactly(self, values: Tensor) -> Steps:
         """In fp32, whatever the rest travels as."""
-        return self._fp32(values) if self.num_workers > 1 else values
+        return (yield from self._fp32(values)) if self.num_workers > 1 else values
 
     def tensors(self) -> dict[str, Tensor]:
         """What rounding cost so far; this worker's own."""
@@ -106,18 +134,18 @@ class Averager:
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.residual, self.share_residual = tensors.get("residual"), tensors.get("share_residual")
 
-    def _fp32(self, values: Tensor) -> Tensor:
-        distributed.all_reduce(values.div_(self.num_workers), group=self.group)
+    def _fp32(self, values: Tensor) -> Steps:
+        yield [distributed.all_reduce(values.div_(self.num_workers), group=self.group, async_op=True)]
         return values
 
-    def _fp16(self, values: Tensor) -> Tensor:
+    def _fp16(self, values: Tensor) -> Steps:
         values = values if self.residual is None else values.add_(self.residual)
         half = (values * (FP16_SCALE / self.num_workers)).to(torch.float16)
         self.residual = values - half.float() * (self.num_workers / FP16_SCALE)
-        distributed.all_reduce(half, group=self.group)
+        yield [distributed.all_reduce(half, group=self.group, async_op=True)]
         return half.float().div_(FP16_SCALE)
 
-    def _integers(self, values: Tensor, integers: Integers) -> Tensor:
+    def _integers(self, values: Tensor, integers: Integers) -> Steps:
         """Every worker gets its share from all, adds up, and sends the sum to all: as many bytes as a ring sends."""
         if self.residual is None or self.share_residual is None:
             self.residual, self.share_residual = (values.new_zeros(n * self.share) for n in (self.num_workers, 1))
@@ -127,13 +155,13 @@ class Averager:
             self.residual[: self.num_values] = values
             self.share_residual.zero_()
         sent = integers.pack(self.residual.view(self.num_workers, self.share))
-        self.share_residual += integers.mean(self._exchanged(sent))
-        packed_mean = integers.pack(self.share_residual.view(1, self.share))
+        self.share_residual += integers.mean((yield from self._exchanged(sent)))
+        packed_mean = integers.pack(self.share_residual.view(1, self.share)).view(-1)
         gathered = packed_mean.new_empty(self.num_workers * packed_mean.numel())
-        distributed.all_gather_single(gathered, packed_mean.view(-1), group=self.group)
+        yield [distributed.all_gather_single(gathered, packed_mean, group=self.group, async_op=True)]
         return integers.unpack(gathered.view(self.num_workers, -1)).view(-1)[: self.num_values]
 
-    def _exchanged(self, rows: Tensor) -> Tensor:
+    def _exchanged(self, rows: Tensor) -> Steps:
         """Each row goes to its worker; from every worker comes one.
 
         In turns, in which everyone sends to one and receives from one. gloo's all_to_all sends to all at once: several
@@ -146,8 +174,7 @@ class Averager:
             to, source = (rank + distance) % count, (rank - distance) % count
             receive = distributed.P2POp(distributed.irecv, received[source], group=self.group, group_peer=source)
             send = distributed.P2POp(distributed.isend, rows[to], group=self.group, group_peer=to)
-            for work in distributed.batch_isend_irecv([receive, send]):
-                work.wait()
+            yield distributed.batch_isend_irecv([receive, send])
         return received
 
 

@@ -20,9 +20,6 @@ class OuterStep(NamedTuple):
 
     shared: Tensor
     momentum: Tensor | None = None
-    """The outer step's."""
-    mean_momentum: Tensor | None = None
-    """Of the workers' optimisers."""
 
     def named(self, prefix: str) -> dict[str, Tensor]:
         return {prefix + name: tensor for name, tensor in self._asdict().items() if tensor is not None}
@@ -33,16 +30,32 @@ class OuterStep(NamedTuple):
         return cls(**{name: tensor.to(device, copy=True) for name, tensor in found.items() if tensor is not None})
 
 
+class Sent(NamedTuple):
+    """What this worker had of a fragment when it left."""
+
+    weights: Tensor
+    momentum: Tensor | None
+    """Of its optimiser, where it travels as well."""
+
+
+class Arrival(NamedTuple):
+    """By how much this worker moves, found out by the thread that exchanges as well."""
+
+    outer: OuterStep
+    move: Tensor
+    """From the weights that it had to those that are shared now."""
+    momentum_move: Tensor | None
+    """Likewise from its momentum to the mean of all workers'."""
+
+
 @dataclass
 class Pending:
     """A fragment under way."""
 
     sent_at: int
     arrives_at: int
-    outer: Future[OuterStep]
-    sent: Tensor
-    """This worker's weights as they were."""
-    sent_momentum: Tensor | None = None
+    copied: Future[Sent]
+    arrival: Future[Arrival]
 
 
 class Stretch:
@@ -82,10 +95,9 @@ class Fragment(Stretch):
         for own, new in zip(self._weights(), self.cut(values), strict=True):
             own.copy_(new)
 
-    def move(self, sent: Tensor) -> None:
-        """To what is shared now, and as much further as this worker went since it sent."""
-        for own, before, shared in zip(self._weights(), self.cut(sent), self.cut(self.shared), strict=True):
-            own.sub_(before).add_(shared)
+    def move_by(self, values: Tensor) -> None:
+        for own, value in zip(self._weights(), self.cut(values), strict=True):
+            own.add_(value)
 
     def outer_step(self, mean: Tensor, rate: float, momentum: float) -> OuterStep:
         """Nesterov's. The mean of what the workers moved by becomes the new weights; nothing else is changed yet."""
@@ -113,12 +125,12 @@ class Momentum(Stretch):
         ]
         return torch.cat(parts)
 
-    def follow(self, sent: Tensor, mean: Tensor, num_steps: int) -> None:
-        """The mean in place of what this worker had; of both, the steps since then have kept a part."""
+    def move_by(self, values: Tensor, num_steps: int) -> None:
+        """From what this worker had to the mean; of both, the steps since then have kept a part."""
         share_kept = next(group["momentum"] for group in self.optimizer.param_groups if group.get("is_hidden"))
-        for (buffer, _, _), before, now in zip(self._buffers(), self.cut(sent), self.cut(mean), strict=True):
+        for (buffer, _, _), value in zip(self._buffers(), self.cut(values), strict=True):
             if buffer is not None:
-                buffer.add_(now, alpha=share_kept**num_steps).sub_(before, alpha=share_kept**num_steps)
+                buffer.add_(value, alpha=share_kept**num_steps)
 
     def _buffers(self) -> Iterator[tuple[Tensor | None, int, torch.device]]:
         """Of each piece; looked up each time, since a resumed optimiser has others."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.sync import Shapes
-from konvoi.sync._exchange import Exchanger
+from konvoi.sync._exchange import Exchanger, known
 
 # Through all second moments, for each exchange: means of rows, of columns, the new sum for the former one.
 PASSES = 4
@@ -130,8 +130,7 @@ class Moments:
         device = self.parameters[0].device
         self.others, self.others_at = own["moments.others"].to(device), state["others_at"]
         if state["arrives_at"] is not None:
-            mean: Future[Tensor] = Future()
-            mean.set_result(tensors["moments.mean"].to(device))
+            mean = known(tensors["moments.mean"].to(device))
             self.pending = Pending(state["arrives_at"], mean, own["moments.sent"].to(device))
 
 

@@ -15,7 +15,6 @@ exactly once, in this exchange or in the next. Adam's second moments, where it o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Any, Literal, Self
 
@@ -26,8 +25,8 @@ from torch.optim import Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
-from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, bytes_per_value, passes
-from konvoi.sync._fragment import Fragment, Momentum, OuterStep, Pending, hidden
+from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, bytes_per_value, known, passes, together
+from konvoi.sync._fragment import Arrival, Fragment, Momentum, OuterStep, Pending, Sent, hidden
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
@@ -41,10 +40,11 @@ GO_BY_LOCAL_STEPS = ("fragments", "overlap_steps")
 MOST_FOR_MOMENTUM = 8
 # It looks back once further for so many steps done; 0.9 over ten steps, a twentieth of these.
 STEPS_PER_SPAN = 200
-# Through a fragment, when it is sent and when it has arrived.
-TRAINING_PASSES = 3
-# By the thread that exchanges, before and after the average: what the worker moved by, and the outer step.
-OUTER_PASSES, MOMENTUM_PASSES = 2, 3
+# Through a fragment, when it has arrived.
+TRAINING_PASSES = 1
+# By other threads, before and after the average: a copy, and how far to move; of weights what the worker moved by, and
+# the outer step, as well.
+SENDING_PASSES, OUTER_PASSES, MOMENTUM_PASSES = 2, 2, 3
 
 
 class Config(Section):
@@ -114,7 +114,7 @@ class Sync(_base.Sync):
         self.momenta: list[Momentum] = []
         """One for each fragment, or none."""
         self.momentum_averagers: list[Averager] = []
-        self.exchanger = Exchanger()
+        self.exchanger, self.copier = Exchanger(), Exchanger()
         self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
 
     def use(self, optimizer: Optimizer) -> None:
@@ -152,8 +152,7 @@ class Sync(_base.Sync):
             sizes = [momentum.num_values for momentum in self.momenta]
             self.momentum_averagers = self.new_averagers(sizes, self.config.momentum_wire, keeps_rest=False)
         if self.optimizer and self.config.share_moments and _moments.shareable(self.optimizer):
-            average = self.averagers[-1].exactly
-            self.moments = Moments(self.optimizer, self.num_replicas, average, self.exchanger)
+            self.moments = Moments(self.optimizer, self.num_replicas, self._exactly, self.exchanger)
         self._restore(*self._loaded)
         return model
 
@@ -162,12 +161,18 @@ class Sync(_base.Sync):
         group = self.team.another_group()
         return [Averager(size, self.team.size, wire, group, keeps_rest) for size in sizes]
 
+    def _exactly(self, values: Tensor) -> Tensor:
+        """The mean, by the thread that exchanges."""
+        return together([self.averagers[-1].exactly(values)])[0]
+
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
         with self.in_host(model, is_last):
             yield
-        if is_last and self.is_exact:
-            self._average_gradients(model)
+        if is_last:
+            self._wait_for_copies()
+            if self.is_exact:
+                self._average_gradients(model)
 
     def in_host(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
         """Around forward and backward: what makes the workers of one replica equal."""
@@ -179,7 +184,7 @@ class Sync(_base.Sync):
         with self.timeline("optimiser"):
             own = torch.cat([gradient.view(-1) for gradient in gradients])
         with self.timeline("exposed_communication"):
-            mean = self.exchanger.submit(lambda: self.averagers[-1].exactly(own)).result()
+            mean = self.exchanger.submit(lambda: self._exactly(own)).result()
         with self.timeline("optimiser"):
             for gradient, values in zip(gradients, torch.split(mean, [g.numel() for g in gradients]), strict=True):
                 gradient.copy_(values.view_as(gradient))
@@ -224,26 +229,39 @@ class Sync(_base.Sync):
         period = self.local_steps
         return step % period == (number + 1) * period // len(self.fragments) % period
 
-    @torch.no_grad()
     def _send(self, number: int, step: int) -> None:
         fragment = self.fragments[number]
         if fragment.pending:
             # Exchanges come more often than they did when it left.
             self._arrive(number)
-        with self.timeline("optimiser"):
-            own = fragment.own()
-            momentum = self.momenta[number].own() if self.momenta else None
+        # Until the optimiser's next step nothing changes it (_wait_for_copies): it is copied while the passes go on.
+        copied = self.copier.submit(lambda: self._copy(number))
         # What is shared stays as it is until this arrives.
-        outer = self.exchanger.submit(lambda: self._outer_step(number, own, momentum))
-        fragment.pending = Pending(step, step + self.overlap, outer, own, momentum)
+        arrival = self.exchanger.submit(lambda: self._exchange(number, copied.result()))
+        fragment.pending = Pending(step, step + self.overlap, copied, arrival)
 
-    def _outer_step(self, number: int, own: Tensor, momentum: Tensor | None) -> OuterStep:
+    def _copy(self, number: int) -> Sent:
+        return Sent(self.fragments[number].own(), self.momenta[number].own() if self.momenta else None)
+
+    def _exchange(self, number: int, sent: Sent) -> Arrival:
         fragment, config = self.fragments[number], self.config
-        mean = self.averagers[number](fragment.shared - own)
+        weights, momentum = sent
+        averages = [self.averagers[number].average(fragment.shared - weights)]
+        if momentum is not None:
+            averages.append(self.momentum_averagers[number].average(momentum))
+        mean, *mean_momentum = together(averages)
         outer = fragment.outer_step(mean, config.outer_rate, config.outer_momentum)
-        if momentum is None:
-            return outer
-        return outer._replace(mean_momentum=self.momentum_averagers[number](momentum))
+        # Into what is there: new memory would have to be cleared first.
+        move = torch.sub(outer.shared, weights, out=weights)
+        momentum_move = torch.sub(mean_momentum[0], momentum, out=momentum) if momentum is not None else None
+        return Arrival(outer, move, momentum_move)
+
+    def _wait_for_copies(self) -> None:
+        """Before weights or momentum change."""
+        with self.timeline("optimiser"):
+            for fragment in self.fragments:
+                if fragment.pending:
+                    fragment.pending.copied.result()
 
     @torch.no_grad()
     def _arrive(self, number: int) -> None:
@@ -251,11 +269,16 @@ class Sync(_base.Sync):
         pending = fragment.pending
         assert pending
         with self.timeline("exposed_communication"):
-            fragment.shared, fragment.momentum, mean_momentum = pending.outer.result()
+            (fragment.shared, fragment.momentum), move, momentum_move = pending.arrival.result()
+        num_steps = self.step - pending.sent_at
         with self.timeline("optimiser"):
-            fragment.move(pending.sent)
-            if mean_momentum is not None and pending.sent_momentum is not None:
-                self.momenta[number].follow(pending.sent_momentum, mean_momentum, self.step - pending.sent_at)
+            if num_steps:
+                fragment.move_by(move)
+            else:
+                # Nothing was learnt meanwhile: to the last bit.
+                fragment.set_own(fragment.shared)
+            if momentum_move is not None:
+                self.momenta[number].move_by(momentum_move, num_steps)
         fragment.pending = None
 
     def finish(self, step: int) -> bool:
@@ -272,6 +295,7 @@ class Sync(_base.Sync):
 
     @contextmanager
     def shared(self) -> Iterator[None]:
+        self._wait_for_copies()
         own = [fragment.own() for fragment in self.fragments]
         for fragment in self.fragments:
             fragment.set_own(fragment.shared)
@@ -306,7 +330,7 @@ class Sync(_base.Sync):
         for number, fragment in enumerate(self.fragments):
             found |= OuterStep(fragment.shared, fragment.momentum).named(f"{number}.")
             if fragment.pending:
-                found |= fragment.pending.outer.result().named(f"{number}.next_")
+                found |= fragment.pending.arrival.result().outer.named(f"{number}.next_")
         return found
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -314,11 +338,11 @@ class Sync(_base.Sync):
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
             found[f"{number}.own"] = fragment.own()
             if fragment.pending:
-                found[f"{number}.sent"] = fragment.pending.sent
-                if fragment.pending.sent_momentum is not None:
-                    found[f"{number}.sent_momentum"] = fragment.pending.sent_momentum
-                # What rounding cost is not known before.
-                fragment.pending.outer.result()
+                arrival = fragment.pending.arrival.result()
+                found[f"{number}.move"] = arrival.move
+                if arrival.momentum_move is not None:
+                    found[f"{number}.momentum_move"] = arrival.momentum_move
+            # What rounding cost is not known before that.
             found |= {f"{number}.{name}": tensor for name, tensor in average.tensors().items()}
         return found
 
@@ -340,17 +364,19 @@ class Sync(_base.Sync):
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
             device, prefix = fragment.shared.device, f"{number}."
             if tensors:
-                fragment.shared, fragment.momentum, _ = OuterStep.read(prefix, tensors, device)
+                fragment.shared, fragment.momentum = OuterStep.read(prefix, tensors, device)
                 fragment.set_own(own.get(f"{number}.own", fragment.shared))
             mine = {
                 key.removeprefix(prefix): tensor.to(device) for key, tensor in own.items() if key.startswith(prefix)
             }
             average.load(mine)
-            if own and str(number) in state.get("under_way", {}):
-                outer: Future[OuterStep] = Future()
-                outer.set_result(OuterStep.read(f"{number}.next_", tensors, device))
+            # A former version wrote something else: then what was under way goes with the next exchange.
+            if "move" in mine and str(number) in state.get("under_way", {}):
+                outer = OuterStep.read(f"{number}.next_", tensors, device)
+                arrival = Arrival(outer, mine["move"], mine.get("momentum_move"))
                 sent_at, arrives_at = state["under_way"][str(number)]
-                fragment.pending = Pending(sent_at, arrives_at, outer, mine["sent"], mine.get("sent_momentum"))
+                copied = known(Sent(arrival.move, arrival.momentum_move))
+                fragment.pending = Pending(sent_at, arrives_at, copied, known(arrival))
         self._loaded = ({}, {}, {})
 
     def rewound(self) -> None:
@@ -362,6 +388,7 @@ class Sync(_base.Sync):
 
     def close(self) -> None:
         self.exchanger.close()
+        self.copier.close()
 
 
 def tightened(local_steps: int) -> int:
@@ -383,7 +410,10 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
-        message_passes=passes(config.wire) + momenta_share * passes(config.momentum_wire) + outer_passes,
+        message_passes=passes(config.wire)
+        + momenta_share * passes(config.momentum_wire)
+        + (1 + momenta_share) * SENDING_PASSES
+        + outer_passes,
         training_passes=(1 + momenta_share) * TRAINING_PASSES
         + moments_share * _moments.PASSES * num_values(of_adam) / num_values(shapes),
     )

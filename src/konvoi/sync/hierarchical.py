@@ -22,7 +22,7 @@ from konvoi.config.recipe import check_section
 from konvoi.config.section import Section
 from konvoi.errors import did_you_mean
 from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco
-from konvoi.sync._exchange import Averager, Wire
+from konvoi.sync._exchange import Averager, Steps, Wire
 from konvoi.sync._in_order import InOrder
 from konvoi.telemetry.timeline import NoTimeline, Timeline
 
@@ -157,15 +157,15 @@ class _HostAverager(Averager):
         super().__init__(num_values, num_hosts, wire, across, keeps_rest)
         self.local = local
 
-    def __call__(self, values: Tensor) -> Tensor:
-        return self._handed_out(super().__call__(values))
+    def average(self, values: Tensor) -> Steps:
+        return (yield from self._handed_out((yield from super().average(values))))
 
-    def exactly(self, values: Tensor) -> Tensor:
-        return self._handed_out(super().exactly(values))
+    def exactly(self, values: Tensor) -> Steps:
+        return (yield from self._handed_out((yield from super().exactly(values))))
 
-    def _handed_out(self, mean: Tensor) -> Tensor:
+    def _handed_out(self, mean: Tensor) -> Steps:
         if self.local is not None:
-            distributed.broadcast(mean, group=self.local, group_src=0)
+            yield [distributed.broadcast(mean, group=self.local, group_src=0, async_op=True)]
         return mean
 
 
