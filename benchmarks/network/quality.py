@@ -47,7 +47,8 @@ SETTINGS = {
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
     # Up to 8 local steps Muon's momentum is averaged as well, unless asked not to.
     **{f"diloco-{steps}-own-momentum": [*diloco(steps), "sync.share_momentum=false"] for steps in (4, 6, 8)},
-    "diloco-7-int4": diloco(7, "int4"),
+    # What 1 Gbit/s can bear.
+    **{f"diloco-{steps}-int4": diloco(steps, "int4") for steps in (6, 7)},
     # What 100 Mbit/s can bear.
     "diloco-16-int4": diloco(16, "int4"),
     "diloco-8-int2-own-momentum": [*diloco(8, "int2"), "sync.share_momentum=false"],

@@ -33,6 +33,7 @@ SYNCS: dict[tuple[int, str], list[dict[str, Any]]] = {
     # Its momentum travels as well, up to 8 local steps.
     (1000, "muon"): [
         {"name": "diloco", "local_steps": 6, "wire": "int8"},
+        {"name": "diloco", "local_steps": 5, "wire": "int4"},
         {"name": "diloco", "local_steps": 6, "wire": "int4"},
         {"name": "diloco", "local_steps": 7, "wire": "int4"},
         {"name": "diloco", "local_steps": 8, "wire": "int4"},
@@ -43,6 +44,7 @@ SYNCS: dict[tuple[int, str], list[dict[str, Any]]] = {
         {"name": "diloco", "local_steps": 8, "wire": "int2"},
         {"name": "diloco", "local_steps": 12, "wire": "int2"},
         {"name": "diloco", "local_steps": 16, "wire": "int4", "fragments": 4},
+        {"name": "diloco", "local_steps": 16, "wire": "int4"},
         {"name": "diloco", "local_steps": 24, "wire": "int8", "fragments": 6},
         {"name": "diloco", "local_steps": 32, "wire": "int8", "fragments": 4},
     ],

@@ -52,14 +52,14 @@ def test_of_what_hides_behind_backward_more_hides_when_it_is_shorter(advice_of):
     assert seconds(advice) == pytest.approx((1.493, 0.461 + 0.002 + 1.230 / 2 - 0.2))
 
 
-def test_local_steps_exchange_once_in_seven_in_an_eighth_of_the_bytes(advice_of):
-    # Of 1.030 s for bytes 1/56 stays, of 2 ms for two collectives 1/7; the exposed 1.032 s end otherwise.
-    advice = advice_of(step=NETWORK)["one exchange in 7 steps"]
+def test_local_steps_exchange_once_in_six_in_an_eighth_of_the_bytes(advice_of):
+    # Of 1.030 s for bytes 1/48 stays, of 2 ms for two collectives 1/6; the exposed 1.032 s end otherwise.
+    advice = advice_of(step=NETWORK)["one exchange in 6 steps"]
     assert advice.how == "--set sync.name=diloco"
-    assert seconds(advice) == pytest.approx((1.493, 0.461 + 1.030 / 56 + 0.002 / 7))
+    assert seconds(advice) == pytest.approx((1.493, 0.461 + 1.030 / 48 + 0.002 / 6))
     # What is advised is what that does.
     usual = diloco.Config()
-    assert (usual.local_steps, bytes_per_value(usual.wire)) == (7, pytest.approx(0.5, rel=0.01))
+    assert (usual.local_steps, bytes_per_value(usual.wire)) == (6, pytest.approx(0.5, rel=0.01))
 
 
 def test_a_run_with_local_steps_is_not_told_of_them(advice_of):

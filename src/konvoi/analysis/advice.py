@@ -18,7 +18,7 @@ ACCUMULATE = 4
 RARER = 4
 BYTES_PER_FLOAT = 4
 # Of diloco as it is unless told otherwise: half a byte for each weight, once in so many steps.
-LOCAL_STEPS, LOCAL_BYTES = 7, 0.5
+LOCAL_STEPS, LOCAL_BYTES = 6, 0.5
 # For a run that has no second machine yet: the network that most have.
 ASSUMED_BITS_PER_SECOND = 1e9
 IDLE_PERCENT = 60.0

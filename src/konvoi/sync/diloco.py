@@ -51,7 +51,7 @@ class Config(Section):
     """The recipe's [sync] table."""
 
     name: Literal["diloco"] = "diloco"
-    local_steps: PositiveInt = 7
+    local_steps: PositiveInt = 6
     """Steps from one exchange of a fragment to its next: H."""
     exact_steps: NonNegativeInt = 0
     """So many steps at first average their gradients, in fp32 and each in its time, as ddp does."""
