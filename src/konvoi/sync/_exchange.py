@@ -28,18 +28,18 @@ CLOSING_SECONDS = 1.0
 
 
 class Exchanger:
-    """Does what it is given on a thread of its own, one after another: all workers exchange in the same order.
+    """Does what it is given on a thread of its own, one after another, such as exchanges: in the same order by all.
 
     A daemon: a worker that fails does not wait for an exchange that will never end. On a GPU it works on a stream of
     its own, behind what the training had begun by then; that was written, but not run on any so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
         # It makes tensors as large as a fragment, exchange after exchange.
         share_memory_with_new_threads()
-        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, task: Callable[[], Result]) -> Future[Result]:
@@ -71,6 +71,8 @@ class Exchanger:
         with torch.no_grad():
             while task := self._tasks.get():
                 task()
+                # Else what it holds would stay until the next one.
+                del task
 
 
 def known(result: Result) -> Future[Result]:
@@ -109,10 +111,7 @@ class Averager:
         self.residual: Tensor | None = None
         self.share_residual: Tensor | None = None
 
-    def __call__(self, values: Tensor) -> Tensor:
-        return together([self.average(values)])[0]
-
-    def average(self, values: Tensor) -> Steps:
+    def __call__(self, values: Tensor) -> Steps:
         """Of fp32, flat, which may be overwritten or returned; but it stays as it is where no rest is kept."""
         if self.num_workers == 1:
             return values if self.keeps_rest else values.clone()

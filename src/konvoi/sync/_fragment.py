@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class OuterStep(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What this worker had of a fragment when it left."""
+    """What this worker had of a fragment when it left; overwritten once it is known how far to move from there."""
 
     weights: Tensor
     momentum: Tensor | None
@@ -54,7 +54,8 @@ class Pending:
 
     sent_at: int
     arrives_at: int
-    copied: Future[Sent]
+    copied: Future[Any]
+    """Until then neither weights nor momentum may change."""
     arrival: Future[Arrival]
 
 

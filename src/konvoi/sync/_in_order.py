@@ -17,7 +17,7 @@ from konvoi.sync._exchange import Exchanger
 
 class InOrder:
     def __init__(self) -> None:
-        self._exchanger = Exchanger()
+        self._exchanger = Exchanger("exchange")
 
     def __call__(
         self, exchange: Callable[[], Tensor], device: torch.device, ended: Callable[[], None]

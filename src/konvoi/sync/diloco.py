@@ -114,7 +114,7 @@ class Sync(_base.Sync):
         self.momenta: list[Momentum] = []
         """One for each fragment, or none."""
         self.momentum_averagers: list[Averager] = []
-        self.exchanger, self.copier = Exchanger(), Exchanger()
+        self.exchanger, self.copier = Exchanger("exchange"), Exchanger("copy")
         self._loaded: tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]] = ({}, {}, {})
 
     def use(self, optimizer: Optimizer) -> None:
@@ -170,7 +170,8 @@ class Sync(_base.Sync):
         with self.in_host(model, is_last):
             yield
         if is_last:
-            self._wait_for_copies()
+            with self.timeline("optimiser"):
+                self._wait_for_copies()
             if self.is_exact:
                 self._average_gradients(model)
 
@@ -246,9 +247,9 @@ class Sync(_base.Sync):
     def _exchange(self, number: int, sent: Sent) -> Arrival:
         fragment, config = self.fragments[number], self.config
         weights, momentum = sent
-        averages = [self.averagers[number].average(fragment.shared - weights)]
+        averages = [self.averagers[number](fragment.shared - weights)]
         if momentum is not None:
-            averages.append(self.momentum_averagers[number].average(momentum))
+            averages.append(self.momentum_averagers[number](momentum))
         mean, *mean_momentum = together(averages)
         outer = fragment.outer_step(mean, config.outer_rate, config.outer_momentum)
         # Into what is there: new memory would have to be cleared first.
@@ -258,10 +259,9 @@ class Sync(_base.Sync):
 
     def _wait_for_copies(self) -> None:
         """Before weights or momentum change."""
-        with self.timeline("optimiser"):
-            for fragment in self.fragments:
-                if fragment.pending:
-                    fragment.pending.copied.result()
+        for fragment in self.fragments:
+            if fragment.pending:
+                fragment.pending.copied.result()
 
     @torch.no_grad()
     def _arrive(self, number: int) -> None:
@@ -375,12 +375,11 @@ class Sync(_base.Sync):
                 outer = OuterStep.read(f"{number}.next_", tensors, device)
                 arrival = Arrival(outer, mine["move"], mine.get("momentum_move"))
                 sent_at, arrives_at = state["under_way"][str(number)]
-                copied = known(Sent(arrival.move, arrival.momentum_move))
-                fragment.pending = Pending(sent_at, arrives_at, copied, known(arrival))
+                fragment.pending = Pending(sent_at, arrives_at, known(None), known(arrival))
         self._loaded = ({}, {}, {})
 
     def rewound(self) -> None:
-        # What is still under way reads what is put back here.
+        # What is still under way reads what is put back here; a copy may be half of each, and is thrown away.
         self.exchanger.submit(lambda: None).result()
         for fragment in self.fragments:
             fragment.pending = None

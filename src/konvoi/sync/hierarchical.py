@@ -157,8 +157,8 @@ class _HostAverager(Averager):
         super().__init__(num_values, num_hosts, wire, across, keeps_rest)
         self.local = local
 
-    def average(self, values: Tensor) -> Steps:
-        return (yield from self._handed_out((yield from super().average(values))))
+    def __call__(self, values: Tensor) -> Steps:
+        return (yield from self._handed_out((yield from super().__call__(values))))
 
     def exactly(self, values: Tensor) -> Steps:
         return (yield from self._handed_out((yield from super().exactly(values))))
