@@ -27,7 +27,7 @@ SYNCS: dict[tuple[int, str], list[dict[str, Any]]] = {
         {"name": "diloco", "local_steps": 4, "wire": "int8"},
         {"name": "diloco", "local_steps": 4, "wire": "int4", "overlap_steps": 2},
         {"name": "diloco", "local_steps": 6, "wire": "int8"},
-        {"name": "diloco", "local_steps": 8, "wire": "int8", "fragments": 4},
+        {"name": "diloco", "local_steps": 8, "wire": "int8"},
         {"name": "diloco", "local_steps": 12, "wire": "int8"},
     ],
     # Its momentum travels as well, up to 8 local steps.
@@ -43,10 +43,9 @@ SYNCS: dict[tuple[int, str], list[dict[str, Any]]] = {
         {"name": "fp16"},
         {"name": "diloco", "local_steps": 8, "wire": "int2"},
         {"name": "diloco", "local_steps": 12, "wire": "int2"},
-        {"name": "diloco", "local_steps": 16, "wire": "int4", "fragments": 4},
         {"name": "diloco", "local_steps": 16, "wire": "int4"},
-        {"name": "diloco", "local_steps": 24, "wire": "int8", "fragments": 6},
-        {"name": "diloco", "local_steps": 32, "wire": "int8", "fragments": 4},
+        {"name": "diloco", "local_steps": 24, "wire": "int8"},
+        {"name": "diloco", "local_steps": 32, "wire": "int8"},
     ],
 }
 
