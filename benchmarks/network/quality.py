@@ -15,7 +15,7 @@ ten minutes on 2 cores.
 Of the rows in quality.jsonl those that end with -short-momentum were measured before diloco had long_momentum; those
 with -first-ramp when it grew as 1 - 20 / step. Those that begin with trial- are of code that was not kept: Muon's
 momentum averaged in fp32 and at once, every local_steps; or in int8, but in every second round only; or looking back
-over the root of as many times as there are workers (root-span).
+over the root of as many times as there are workers (root-span), or so while the rate is high (span-by-rate).
 """
 
 from __future__ import annotations
