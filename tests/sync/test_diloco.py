@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from konvoi.world import from_environment
 from konvoi.sync import Team
-from konvoi.sync._exchange import Averager, together
+from konvoi.sync._exchange import Averager, alone
 from konvoi.sync.diloco import Config, Sync
 from konvoi.telemetry.timeline import Timeline
 
@@ -112,15 +112,15 @@ for wire, small in (("int8", 0.001), ("int4", 0.01)):
     average = Averager(2, team.size, wire, None)
     sums = torch.zeros(2)
     for _ in range(100):
-        sums += together([average(torch.tensor([1.0, small]))])[0]
+        sums += alone(average(torch.tensor([1.0, small])))
     found[wire + " sums"] = sums.tolist()
     found["residuals"] = sorted(average.tensors())
 # Four numbers are few: what a single exchange gets wrong, a hundred get right.
 average, values = Averager(1024, team.size, "int2", None), torch.linspace(-1, 1, 1024)
-sums = together([average(values.clone())])[0]
+sums = alone(average(values.clone()))
 found["int2 off at first"] = (sums - values).abs().max().item()
 for _ in range(99):
-    sums += together([average(values.clone())])[0]
+    sums += alone(average(values.clone()))
 found["int2 off in the end"] = (sums / 100 - values).abs().max().item()
 with open(sys.argv[1], "w") as file:
     json.dump(found, file)

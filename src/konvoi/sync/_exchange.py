@@ -97,6 +97,10 @@ def together(averages: Sequence[Steps]) -> list[Tensor]:
     return [found[number] for number in range(len(averages))]
 
 
+def alone(steps: Steps) -> Tensor:
+    return together([steps])[0]
+
+
 class Averager:
     """The mean of a tensor over all workers, the same bits for each.
 

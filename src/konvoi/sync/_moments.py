@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.sync import Shapes
-from konvoi.sync._exchange import Exchanger, known
+from konvoi.sync._exchange import Exchanger, Steps, alone, known
 
 # Through all second moments, for each exchange: means of rows, of columns, the new sum for the former one.
 PASSES = 4
@@ -48,7 +48,7 @@ class Moments:
     """Margins are the means of all matrices' rows and columns, and vectors as they are, end to end."""
 
     def __init__(
-        self, optimizer: Optimizer, num_workers: int, average: Callable[[Tensor], Tensor], exchanger: Exchanger
+        self, optimizer: Optimizer, num_workers: int, average: Callable[[Tensor], Steps], exchanger: Exchanger
     ) -> None:
         self.optimizer, self.num_workers = optimizer, num_workers
         self.parameters = shareable(optimizer)
@@ -74,7 +74,7 @@ class Moments:
         if self.pending:
             self.arrive(step)
         own = margins(self._second_moments()).sub_(self._others_now(step)).clamp_(min=0)
-        mean = self._exchanger.submit(lambda: self._average(own.clone()))
+        mean = self._exchanger.submit(lambda: alone(self._average(own.clone())))
         self.pending = Pending(step + overlap, mean, own)
 
     def arrive(self, step: int) -> None:

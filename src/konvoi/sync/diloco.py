@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
-from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, bytes_per_value, known, passes, together
+from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, known, passes, together
 from konvoi.sync._fragment import Arrival, Fragment, Momentum, OuterStep, Pending, Sent, hidden
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
@@ -152,7 +152,8 @@ class Sync(_base.Sync):
             sizes = [momentum.num_values for momentum in self.momenta]
             self.momentum_averagers = self.new_averagers(sizes, self.config.momentum_wire, keeps_rest=False)
         if self.optimizer and self.config.share_moments and _moments.shareable(self.optimizer):
-            self.moments = Moments(self.optimizer, self.num_replicas, self._exactly, self.exchanger)
+            average = self.averagers[-1].exactly
+            self.moments = Moments(self.optimizer, self.num_replicas, average, self.exchanger)
         self._restore(*self._loaded)
         return model
 
@@ -160,10 +161,6 @@ class Sync(_base.Sync):
         """One for each fragment; they are used in the same order by all."""
         group = self.team.another_group()
         return [Averager(size, self.team.size, wire, group, keeps_rest) for size in sizes]
-
-    def _exactly(self, values: Tensor) -> Tensor:
-        """The mean, by the thread that exchanges."""
-        return together([self.averagers[-1].exactly(values)])[0]
 
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
@@ -185,7 +182,7 @@ class Sync(_base.Sync):
         with self.timeline("optimiser"):
             own = torch.cat([gradient.view(-1) for gradient in gradients])
         with self.timeline("exposed_communication"):
-            mean = self.exchanger.submit(lambda: self._exactly(own)).result()
+            mean = self.exchanger.submit(lambda: alone(self.averagers[-1].exactly(own))).result()
         with self.timeline("optimiser"):
             for gradient, values in zip(gradients, torch.split(mean, [g.numel() for g in gradients]), strict=True):
                 gradient.copy_(values.view_as(gradient))
