@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from konvoi.sync._exchange import known
+
 # In the optimiser's state.
 MOMENTUM = "momentum_buffer"
 
@@ -21,7 +23,7 @@ class OuterStep(NamedTuple):
     shared: Tensor
     momentum: Tensor | None = None
 
-    def named(self, prefix: str) -> dict[str, Tensor]:
+    def named(self, prefix: str = "") -> dict[str, Tensor]:
         return {prefix + name: tensor for name, tensor in self._asdict().items() if tensor is not None}
 
     @classmethod
@@ -108,6 +110,30 @@ class Fragment(Stretch):
         shared = torch.sub(self.shared, mean, alpha=rate, out=mean).sub_(new_momentum, alpha=rate * momentum)
         return OuterStep(shared, new_momentum)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What all have in common; what has not arrived is waited for here, and takes effect when it would have."""
+        found = OuterStep(self.shared, self.momentum).named()
+        return found | self.pending.arrival.result().outer.named("next_") if self.pending else found
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """What is this worker's alone."""
+        if not self.pending:
+            return {"own": self.own()}
+        _, move, momentum_move = self.pending.arrival.result()
+        found = {"own": self.own(), "move": move, "momentum_move": momentum_move}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def restore(self, tensors: dict[str, Tensor], own: dict[str, Tensor], sent_and_arrives_at: list[int]) -> None:
+        """Without what is its own a worker begins at the shared weights, and nothing is under way."""
+        device = self.shared.device
+        self.shared, self.momentum = OuterStep.read("", tensors, device)
+        self.set_own(own.get("own", self.shared))
+        # A former version wrote something else: then what was under way goes with the next exchange.
+        if "move" in own and sent_and_arrives_at:
+            arrival = Arrival(OuterStep.read("next_", tensors, device), own["move"], own.get("momentum_move"))
+            sent_at, arrives_at = sent_and_arrives_at
+            self.pending = Pending(sent_at, arrives_at, known(None), known(arrival))
+
     def _weights(self) -> Iterator[Tensor]:
         return (parameter.data.view(-1)[first:last] for parameter, first, last in self.pieces)
 
@@ -138,6 +164,12 @@ class Momentum(Stretch):
         for parameter, first, last in self.pieces:
             buffer = self.optimizer.state.get(parameter, {}).get(MOMENTUM)
             yield None if buffer is None else buffer.view(-1)[first:last], last - first, parameter.device
+
+
+def part_of(tensors: dict[str, Tensor], number: int, device: torch.device) -> dict[str, Tensor]:
+    """What a checkpoint holds of one fragment, without its number."""
+    prefix = f"{number}."
+    return {key.removeprefix(prefix): tensor.to(device) for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def hidden(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 
 from konvoi.config.section import Section
 from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
-from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, known, passes, together
-from konvoi.sync._fragment import Arrival, Fragment, Momentum, OuterStep, Pending, Sent, hidden
+from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, passes, together
+from konvoi.sync._fragment import Arrival, Fragment, Momentum, Pending, Sent, hidden, part_of
 from konvoi.sync._moments import Moments
 from konvoi.telemetry.timeline import Timeline
 
@@ -322,25 +322,17 @@ class Sync(_base.Sync):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """What has not arrived is waited for here, and takes effect when it would have."""
         found: dict[str, Tensor] = self.moments.tensors() if self.moments else {}
         for number, fragment in enumerate(self.fragments):
-            found |= OuterStep(fragment.shared, fragment.momentum).named(f"{number}.")
-            if fragment.pending:
-                found |= fragment.pending.arrival.result().outer.named(f"{number}.next_")
+            found |= {f"{number}.{name}": tensor for name, tensor in fragment.tensors().items()}
         return found
 
     def own_tensors(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.moments.own_tensors() if self.moments else {}
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
-            found[f"{number}.own"] = fragment.own()
-            if fragment.pending:
-                arrival = fragment.pending.arrival.result()
-                found[f"{number}.move"] = arrival.move
-                if arrival.momentum_move is not None:
-                    found[f"{number}.momentum_move"] = arrival.momentum_move
-            # What rounding cost is not known before that.
-            found |= {f"{number}.{name}": tensor for name, tensor in average.tensors().items()}
+            # What rounding cost is known once the fragment has arrived.
+            own = fragment.own_tensors() | average.tensors()
+            found |= {f"{number}.{name}": tensor for name, tensor in own.items()}
         return found
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -353,26 +345,16 @@ class Sync(_base.Sync):
         self._loaded = (*self._loaded[:2], tensors)
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, Tensor], own: dict[str, Tensor]) -> None:
-        """Without what is its own a worker begins at the shared weights, and nothing is under way."""
         self.local_steps, self.overlap = state.get("local_steps", self.local_steps), state.get("overlap", self.overlap)
         self.step, self.finished_at = state.get("step", 0), state.get("finished_at", 0)
         if self.moments:
             self.moments.restore(state.get("moments", {}), tensors, own)
         for number, (fragment, average) in enumerate(zip(self.fragments, self.averagers, strict=True)):
-            device, prefix = fragment.shared.device, f"{number}."
+            mine = part_of(own, number, fragment.shared.device)
             if tensors:
-                fragment.shared, fragment.momentum = OuterStep.read(prefix, tensors, device)
-                fragment.set_own(own.get(f"{number}.own", fragment.shared))
-            mine = {
-                key.removeprefix(prefix): tensor.to(device) for key, tensor in own.items() if key.startswith(prefix)
-            }
+                under_way = state.get("under_way", {}).get(str(number), [])
+                fragment.restore(part_of(tensors, number, fragment.shared.device), mine, under_way)
             average.load(mine)
-            # A former version wrote something else: then what was under way goes with the next exchange.
-            if "move" in mine and str(number) in state.get("under_way", {}):
-                outer = OuterStep.read(f"{number}.next_", tensors, device)
-                arrival = Arrival(outer, mine["move"], mine.get("momentum_move"))
-                sent_at, arrives_at = state["under_way"][str(number)]
-                fragment.pending = Pending(sent_at, arrives_at, known(None), known(arrival))
         self._loaded = ({}, {}, {})
 
     def rewound(self) -> None:
