@@ -305,6 +305,25 @@ def test_weights_that_leave_are_copied_before_the_next_step_changes_them() -> No
     sync.close()
 
 
+def test_weights_that_leave_are_copied_before_an_evaluation_changes_them() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    sync = Sync(Config(local_steps=1, wire="fp32"), Team(World()), Timeline())
+    sync.wrap(model)
+    is_free = threading.Event()
+    sync.copier.submit(is_free.wait)
+    model.weight.data -= 1
+    sync.after_step(model, 1)
+    threading.Timer(0.2, is_free.set).start()
+    # What is shared is still 0: nothing has arrived.
+    with sync.shared():
+        assert model.weight.item() == 0.0
+        assert sync.copier.submit(lambda: None).result() is None
+    sync.after_step(model, 2)
+    assert sync.fragments[0].shared.tolist() == [-1.0]
+    sync.close()
+
+
 def test_fragments_are_equally_long_and_may_cut_a_parameter() -> None:
     parameters = [nn.Parameter(torch.arange(5.0)), nn.Parameter(torch.arange(10.0, 14.0).view(2, 2))]
     # 9 values in two: 0 1 2 3 and 4 10 11 12 13
