@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests.processes import Trainings, losses
 
+from konvoi.config.recipe import read
 from konvoi.engine.loop import train_step
 from konvoi.errors import UserError
 from konvoi.run_directory import RunDirectory
@@ -102,6 +104,13 @@ def test_replicas_that_train_apart_end_up_with_one_model(trainings: Trainings) -
 def test_a_moving_average_of_weights_that_part_is_refused(trainings: Trainings) -> None:
     run = trainings.new(*LOCAL, "train.ema_decay=0.9")
     with pytest.raises(UserError, match=r"train\.ema_decay does not go with diloco"):
+        trainings.train(run)
+
+
+@pytest.mark.parametrize("sync", ["diloco", "auto"])
+def test_batch_norm_over_workers_that_part_is_refused(trainings: Trainings, tmp_path: Path, sync: str) -> None:
+    run = RunDirectory.create(tmp_path / "run", read("demo-images", [f"sync.name={sync}", "model.sync_batch_norm=true"]))
+    with pytest.raises(UserError, match=rf"model\.sync_batch_norm does not go with {sync}"):
         trainings.train(run)
 
 
