@@ -106,6 +106,8 @@ class Sync(_base.Sync):
         self.local_steps, self.overlap = config.local_steps, config.overlap
         self.agreement_lag = max(1, config.overlap)
         self.num_replicas = team.size
+        self.weight = 1.0
+        """Of this replica's gradient in the mean, where replicas are of more workers or fewer."""
         self.optimizer: Optimizer | None = None
         self.moments: Moments | None = None
         self.step = self.finished_at = 0
@@ -180,7 +182,7 @@ class Sync(_base.Sync):
     def _average_gradients(self, model: nn.Module) -> None:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         with self.timeline("optimiser"):
-            own = torch.cat([gradient.view(-1) for gradient in gradients])
+            own = torch.cat([gradient.view(-1) for gradient in gradients]).mul_(self.weight)
         with self.timeline("exposed_communication"):
             mean = self.exchanger.submit(lambda: alone(self.averagers[-1].exactly(own))).result()
         with self.timeline("optimiser"):
