@@ -388,6 +388,7 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
+        is_direct=config.wire in INTEGERS,
         message_passes=passes(config.wire)
         + momenta_share * passes(config.momentum_wire)
         + (1 + momenta_share) * SENDING_PASSES
