@@ -57,6 +57,20 @@ def test_what_travels_is_named_where_it_is_not_the_usual(konvoi: Any) -> None:
     assert "with diloco H=12: 4.0x" in " ".join(advised.split())
 
 
+def test_first_steps_that_are_exact_count_in_the_hours(konvoi: Any) -> None:
+    words = (*BASE, "--nodes", 4, "--sync", "ddp,diloco", "--json")
+    found = [
+        json.loads(konvoi(*words, "--set", f"sync.exact_steps={count}").stdout)["rows"] for count in (0, 7500, 75_000)
+    ]
+    seconds = [[row["step_seconds"] for row in rows] for rows in found]
+    assert seconds[0] == seconds[1] == seconds[2]
+    hours = [rows[1]["hours"] for rows in found]
+    # 300,000 steps of one worker are 75,000 of four, of which a tenth or all are exact: one message, when the backward
+    # pass is over, which hides nothing of it. ddp's, in buckets, take a little less.
+    assert hours[1] - hours[0] == pytest.approx((hours[2] - hours[0]) / 10)
+    assert hours[2] == pytest.approx(found[0][0]["hours"], rel=0.1)
+
+
 def test_a_recipe_whose_fragments_fit_its_local_steps_alone_is_planned_as_well(konvoi: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     assert konvoi("recipes", "copy", "transformer-base-en-de", recipe).exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -33,6 +34,20 @@ def test_more_workers_take_fewer_steps_for_the_same_data() -> None:
     assert alone.cost == pytest.approx(2.5 * alone.hours)
     assert four.cost == pytest.approx(4 * 2.5 * four.hours)
     assert (alone.tokens_per_second, four.tokens_per_second) == (pytest.approx(1000 / 0.33), pytest.approx(4000 / 0.33))
+
+
+def test_first_steps_that_send_otherwise_take_their_time() -> None:
+    planner, setup = Planner(PROFILE, JOB, price=2.5), Setup.alike(4, GIGABIT)
+    first_seconds = planner.row("", setup, "ddp", DDP).prediction.step_seconds
+    row = planner.row("", setup, "diloco H=8", replace(AHEAD, first_steps=(1000, DDP)))
+    # Of 9,000 steps the first 1,000 as ddp's; the table's step is one of the others.
+    assert first_seconds > 3 and row.prediction.step_seconds == pytest.approx(0.33)
+    assert row.hours == pytest.approx((1000 * first_seconds + 8000 * 0.33 + 9 * 15) / 3600)
+    assert row.cost == pytest.approx(4 * 2.5 * row.hours)
+    # All of a short training.
+    short = Planner(PROFILE, Job(worker_steps=400))
+    row = short.row("", setup, "diloco H=8", replace(AHEAD, first_steps=(1000, DDP)))
+    assert row.hours == pytest.approx(100 * first_seconds / 3600)
 
 
 def test_a_recipe_that_ends_by_time_takes_that_time() -> None:

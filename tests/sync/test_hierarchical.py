@@ -227,3 +227,7 @@ def test_what_leaves_a_host_is_what_its_way_sends_among_so_many_hosts() -> None:
     # 8 workers on 4 hosts, 1,000 values of 2 bytes: 2 x (4 - 1) / 4 x 2,000
     config = Config.model_validate({"between": {"name": "fp16"}})
     assert traffic(config, [(1000,)]).bytes_per_step(8, num_hosts=4) == 3000
+    # Also in the first steps, which may be exact: 1,000 values of 4 bytes.
+    config = Config.model_validate({"between": {"name": "diloco", "exact_steps": 5}})
+    count, first = traffic(config, [(1000,)]).first_steps or (0, None)
+    assert first and (count, first.bytes_out_per_step([2] * 4)) == (5, 6000)

@@ -34,6 +34,8 @@ class Traffic:
     """How often a processor goes through all values to make the messages and to read them; a GPU is done at once."""
     training_passes: float = 0.0
     """The same on the thread that trains, which computes nothing meanwhile."""
+    first_steps: tuple[int, Traffic] | None = None
+    """How many there are that send otherwise, and what; all else here is of those that follow."""
 
     def bytes_per_step(self, num_workers: int, num_hosts: int = 0) -> float:
         """What each worker sends on average, all steps alike: an all-reduce sends 2 (n - 1) / n of its payload.
