@@ -151,6 +151,9 @@ def test_hosts_that_exchange_now_and_then_add_up_inside_in_every_step() -> None:
     setup = replace(on(2, workers=2), inside=Link(8 * MEGABYTE))
     found = predict(profile, setup, traffic)
     assert found.step_seconds == pytest.approx(3.5 + 1)
+    # On one host as well, where that is all.
+    alone = predict(profile, replace(setup, hosts=setup.hosts[:1]), traffic)
+    assert alone.step_seconds == pytest.approx(3.5 + 1)
     # Then the result is handed out inside: 8 + 1 / 2 s in each four steps.
     assert found.exchange_seconds == pytest.approx(8.5 / 4)
 

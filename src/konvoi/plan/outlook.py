@@ -97,7 +97,7 @@ class Planner:
         return [
             self.row(network, setup, sync, traffic)
             for network, setup in setups
-            for sync, traffic in _of_use(setup, traffics).items()
+            for sync, traffic in of_use(setup, traffics).items()
         ]
 
     def prediction(self, setup: Setup, traffic: Traffic) -> Prediction:
@@ -128,10 +128,10 @@ class Planner:
         )
 
 
-def _of_use(setup: Setup, traffics: Mapping[str, Traffic]) -> dict[str, Traffic]:
-    """One worker has nobody to talk to; where each host has one, there is nothing to add up inside."""
+def of_use(setup: Setup, traffics: Mapping[str, Traffic]) -> dict[str, Traffic]:
+    """One worker has nobody to talk to; where each host has one, or there is one host, nothing is to be told apart."""
     if setup.num_workers == 1:
         return {ALONE: next(iter(traffics.values()))}
-    are_single = all(host.workers == 1 for host in setup.hosts)
-    several = {name: traffic for name, traffic in traffics.items() if not (are_single and traffic.once_per_host)}
+    is_flat = setup.most_workers == 1 or len(setup.hosts) == 1
+    several = {name: traffic for name, traffic in traffics.items() if not (is_flat and traffic.once_per_host)}
     return several or dict(traffics)

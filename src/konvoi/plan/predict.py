@@ -234,7 +234,7 @@ def stolen_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
     """Per step: what the training's own thread does for exchanges, and what others take from it on one processor."""
     members = len(list(setup.ring(traffic.once_per_host)))
     if members < 2:
-        return 0.0
+        return _inside_each_step(profile, setup, traffic)
     seconds = traffic.training_passes * profile.num_values * profile.seconds_per_pass
     if profile.on_processor:
         sent = 2 * (members - 1) / members * traffic.payload_bytes
