@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from konvoi.plan import store
+from konvoi.telemetry import processor
 
 BASE = ("plan", "transformer-base-en-de", "--set", "batching.max_tokens=7802")
 
@@ -240,6 +241,17 @@ def test_a_profile_is_measured_and_planned_with(konvoi: Any, tiny_recipe: Path, 
     for setting in ("train.accumulate=2", "batching.max_tokens=128"):
         other = konvoi("plan", tiny_recipe, "--device", "measured", "--set", setting)
         assert other.exit_code == 2 and "measured with other batches" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.34, ", while other programs had 34% of the cores"), (0.04, " by konvoi profile\n")]
+)
+def test_it_is_said_of_a_profile_if_the_machine_was_busy(
+    konvoi: Any, tiny_recipe: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, words: str
+) -> None:
+    monkeypatch.setattr(processor.OtherPrograms, "share", lambda self: share)
+    assert words in konvoi("profile", tiny_recipe, "--steps", 4).stdout
+    assert words in konvoi("plan", tiny_recipe, "--device", "measured", "--nodes", 1).stdout
 
 
 def test_a_profile_that_cannot_be_written_is_not_measured(konvoi: Any, tiny_recipe: Path) -> None:
