@@ -204,6 +204,7 @@ def _tell_sync(run: Run, world: World, shapes: Shapes) -> None:
     chosen = run.sync.chosen
     sent = registry.find("sync", chosen.name).traffic(chosen, shapes)
     run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.num_hosts)
+    run.writer.facts["bytes_out_per_host_and_step"] = sent.bytes_out_per_step(run.team.workers_by_host())
     if run.sync.message:
         run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
         run.writer.console.say(run.sync.message)

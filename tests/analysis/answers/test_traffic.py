@@ -74,6 +74,14 @@ def test_in_a_ring_one_worker_of_each_host_sends_over_the_network(tmp_path):
     assert traffic.measured(run)["a"].interface == "eth0"
 
 
+def test_what_leaves_a_host_is_as_the_run_declared_it(tmp_path):
+    # Not what one worker sends: with integers all workers of a host send to other hosts.
+    summary = {"bytes_sent_per_step": 9_000_000, "bytes_out_per_host_and_step": 10_500_000}
+    run = run_of(tmp_path, num_workers=4, hosts=("a", "b"), summary=summary)
+    assert traffic.predicted(run) == 10_500_000
+    assert "Predicted are 10.5 MB out of each host." in traffic.answer(run).words
+
+
 def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
     told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), summary={"bytes_sent_per_step": 3_000_000}))
     assert "2.00 times the prediction: headers, and what else" in told.words

@@ -73,10 +73,11 @@ def is_one_host(run: RunRecord) -> bool:
 def predicted(run: RunRecord) -> float | None:
     """Bytes that leave a host in a step, as the strategy declares them; None where the run has not told."""
     per_worker = run.summary.get("bytes_sent_per_step")
-    if per_worker is None:
-        return None
-    # In a ring over hosts only the last worker of each host has its next neighbour elsewhere.
-    return float(per_worker) * (run.num_workers if is_one_host(run) else 1)
+    if is_one_host(run):
+        return None if per_worker is None else float(per_worker) * run.num_workers
+    # Older runs do not tell it. In a ring over hosts only the last worker of each has its next neighbour elsewhere.
+    out_of_host = run.summary.get("bytes_out_per_host_and_step", per_worker)
+    return None if out_of_host is None else float(out_of_host)
 
 
 def _host_traffic(run: RunRecord, host: HostRecord, name: str) -> HostTraffic:
@@ -139,11 +140,11 @@ def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
         return "How much to expect is not in the run's summary."
     if predicted_bytes == 0:
         return "Predicted are none: the workers of a host add up among themselves, and there was one host."
-    per_worker = amount_of_bytes(float(run.summary["bytes_sent_per_step"]))
     if is_one_host(run):
+        per_worker = amount_of_bytes(float(run.summary["bytes_sent_per_step"]))
         whole = f"{amount_of_bytes(predicted_bytes)}: {per_worker} by each of {run.num_workers} workers"
     else:
-        whole = f"{per_worker} out of each host"
+        whole = f"{amount_of_bytes(predicted_bytes)} out of each host"
     return f"Predicted are {whole}{_when_words(run)}."
 
 
