@@ -89,7 +89,7 @@ def test_advice_names_the_way_that_would_help() -> None:
     assert sentence.startswith("At 4 nodes on 1 Gbit/s with ddp you would be slower than one v100 (0.4")
     assert sentence.endswith("bound by bandwidth; with diloco H=8: 4.0x.")
     # Who never heard of it is told, and once.
-    assert "every worker takes H steps of its own" in meaning and "may lose a little" in meaning
+    assert "every worker takes H steps of its own" in meaning and "the model loses by that" in meaning
     again = planner.row("other", setup, "ddp", DDP)
     assert len(advise(planner, [(row, setup), (again, setup)], WAYS, "v100")) == 3
 

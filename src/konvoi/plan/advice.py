@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from konvoi.plan.outlook import Outlook, Planner, of_use
-from konvoi.plan.predict import Prediction
+from konvoi.plan.predict import Prediction, predict
 from konvoi.plan.setup import Setup
 from konvoi.plan.traffic import Traffic
 
@@ -75,11 +75,16 @@ def _remedy(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Tra
 
 def best_way(planner: Planner, setup: Setup, ways: Mapping[str, Traffic]) -> tuple[str, Prediction] | None:
     """The first that reaches the aim, in the order of the ways (the most exact first); else the fastest."""
+    useful = of_use(setup, ways)
+    # Thousands of hosts take a while to play through: only what has a chance is.
+    guesses = {name: predict(planner.profile, setup, traffic).efficiency for name, traffic in useful.items()}
+    highest = max(guesses.values(), default=0.0)
     found = {}
-    for name, traffic in of_use(setup, ways).items():
-        found[name] = planner.prediction(setup, traffic)
-        if found[name].efficiency >= AIM:
-            return name, found[name]
+    for name, guess in guesses.items():
+        if guess >= min(AIM, highest):
+            found[name] = planner.prediction(setup, useful[name])
+            if found[name].efficiency >= AIM:
+                return name, found[name]
     return max(found.items(), key=lambda way: way[1].efficiency, default=None)
 
 
@@ -89,7 +94,10 @@ def enough_rate(planner: Planner, setup: Setup, traffic: Traffic) -> str | None:
         hosts = tuple(
             replace(host, link=replace(host.link, bytes_per_second=bits_per_second / 8)) for host in setup.hosts
         )
-        if planner.prediction(replace(setup, hosts=hosts), traffic).efficiency >= AIM:
+        faster = replace(setup, hosts=hosts)
+        if predict(planner.profile, faster, traffic).efficiency < AIM:
+            continue
+        if planner.prediction(faster, traffic).efficiency >= AIM:
             return words
     return None
 
@@ -101,7 +109,7 @@ def _meanings(offered: Iterable[Traffic]) -> Iterator[str]:
         who = "host" if all(traffic.once_per_host for traffic in ways) else "worker"
         yield (
             f"diloco: every {who} takes H steps of its own, then they exchange what they learnt while the next steps"
-            " compute; the model may lose a little by that (docs/network.md has how much)."
+            " compute; the model loses by that, more with more steps (docs/network.md has how much)."
         )
     if any(traffic.once_per_host for traffic in offered):
         yield (
