@@ -50,6 +50,7 @@ class OwnStep:
     num_targets: int
     times: StepTimes
     processor: dict[str, float]
+    bytes_sent: float
 
 
 def train(run: Run) -> str:
@@ -130,7 +131,9 @@ def _tell(run: Run, own: torch.Tensor, position: int, rate: float, outcome: Outc
     Returns what waits for the answers, records the step, and counts the votes to stop.
     """
     times, processor = run.timeline.take(), run.processor.take()
-    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor)
+    # Now, since the next step may be exchanged otherwise.
+    bytes_sent = run.bytes_sent_with(run.sync.settings_of(run.progress.step))
+    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor, bytes_sent)
     is_lost = outcome.skipped and not run.precision.is_searching
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
     values = [*own.tolist(), float(run.stop_requested), float(is_lost), seconds if run.team.rank == 0 else 0.0]
@@ -172,12 +175,13 @@ def _record(run: Run, step: OwnStep, sums: StepSums, communication: dict[str, fl
         "learning_rate": step.learning_rate,
         "gradient_norm": step.outcome.gradient_norm,
         "step_seconds": step_seconds,
+        "bytes_sent": step.bytes_sent,
         **run.task.amounts(sums.targets, sums.sources, sums.padded, step.num_targets, step_seconds),
         "phases": step.times.phases,
         **step.processor,
     }
     if communication:
-        event["communication"] = {**communication, "bytes": run.writer.facts["bytes_sent_per_step"]}
+        event["communication"] = communication
     if run.precision.device.type == "cuda" and step.times.is_exact:
         event["sampled"] = True
     if run.precision.name == "fp16":

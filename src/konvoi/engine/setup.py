@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.folder import read_json
 from konvoi.memory import keep_memory
 from konvoi.run_directory import RunDirectory
-from konvoi.sync import Shapes, Team
+from konvoi.sync import Shapes, Team, Traffic
 from konvoi.telemetry.host import HostSampler
 from konvoi.telemetry.processor import ProcessorTime
 from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
@@ -73,6 +74,8 @@ class Run:
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
     stop_requested: bool = False
+    bytes_sent_with: Callable[[Any], float] = lambda settings: 0.0
+    """In a step by this worker, as the sync declares it for settings of its own."""
     end_watching: Callable[[], None] = lambda: None
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -202,8 +205,15 @@ def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> Host
 def _tell_sync(run: Run, world: World, shapes: Shapes) -> None:
     """What it will send, and what it found out about itself."""
     chosen = run.sync.chosen
-    sent = registry.find("sync", chosen.name).traffic(chosen, shapes)
-    run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.num_hosts)
+
+    @cache
+    def bytes_sent_with(settings: Any) -> float:
+        sent: Traffic = registry.find("sync", settings.name).traffic(settings, shapes)
+        return sent.bytes_per_step(world.size, world.num_hosts)
+
+    run.bytes_sent_with = bytes_sent_with
+    # Until the first step tells what it was.
+    run.writer.facts["bytes_sent_per_step"] = bytes_sent_with(chosen)
     if run.sync.message:
         run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
         run.writer.console.say(run.sync.message)

@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.config.section import Section
-from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
+from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, ddp, num_hidden, num_values
 from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, passes, together
 from konvoi.sync._fragment import Arrival, Fragment, Momentum, Pending, Sent, hidden, part_of
 from konvoi.sync._moments import Moments
+from konvoi.sync._pace import at_pace, tightened
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first: half the bytes cost the model less
@@ -161,6 +162,9 @@ class Sync(_base.Sync):
         """One for each fragment; they are used in the same order by all."""
         group = self.team.another_group()
         return [Averager(size, self.team.size, wire, group, keeps_rest) for size in sizes]
+
+    def settings_of(self, step: int) -> Section:
+        return ddp.Config() if step <= self.config.exact_steps else at_pace(self.config, self.local_steps, self.overlap)
 
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
@@ -367,10 +371,6 @@ class Sync(_base.Sync):
     def close(self) -> None:
         self.exchanger.close()
         self.copier.close()
-
-
-def tightened(local_steps: int) -> int:
-    return max(1, local_steps // 2)
 
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:

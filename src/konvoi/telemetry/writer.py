@@ -26,6 +26,8 @@ from konvoi.telemetry.wandb import WeightsAndBiases
 class StepTotal:
     seconds: float
     speeds: dict[str, float]
+    bytes_sent: float | None
+    """None where an earlier version did not say."""
 
 
 class Writer:
@@ -86,6 +88,7 @@ class Writer:
             **self._rates(),
             "workers": self.num_workers,
             **self.facts,
+            **self._bytes_sent(),
             **values,
         }
         if self.keeps:
@@ -103,6 +106,11 @@ class Writer:
         for total in self._steps.values():
             done.update({key: speed * total.seconds for key, speed in total.speeds.items()})
         return {key: round(amount / seconds, 1) for key, amount in done.items()}
+
+    def _bytes_sent(self) -> dict[str, float]:
+        """The mean of all steps, which need not be alike; nothing before the first."""
+        sent = [total.bytes_sent for total in self._steps.values() if total.bytes_sent is not None]
+        return {"bytes_sent_per_step": round(statistics.fmean(sent), 1)} if sent else {}
 
     def close(self) -> None:
         self._events.close()
@@ -125,7 +133,9 @@ def _steps_of(path: Path) -> dict[int, StepTotal]:
 
 
 def _step_total(event: dict[str, Any]) -> StepTotal:
-    return StepTotal(event["step_seconds"], {key: event[key] for key in SPEEDS if key in event})
+    # Events of an earlier version have it where they have the exchange's seconds.
+    bytes_sent = event.get("bytes_sent", event.get("communication", {}).get("bytes"))
+    return StepTotal(event["step_seconds"], {key: event[key] for key in SPEEDS if key in event}, bytes_sent)
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:
