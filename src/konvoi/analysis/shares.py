@@ -222,7 +222,7 @@ def _columns(run: RunRecord, rank: RankRecord, usable: list[int]) -> dict[str, F
         "communication": np.maximum(0.0, _positive(steps["communication.seconds"]) - paused),
         "agreement_moving": _positive(steps["communication.agreement_moving_seconds"]),
         "num_collectives": _positive(steps["communication.num_collectives"]),
-        "num_bytes": _positive(steps["communication.bytes"]),
+        "num_bytes": _positive(steps.bytes_sent),
         "cpu": _positive(steps["cpu_seconds"]),
         "run_delay": _positive(steps["run_delay_seconds"]),
         "amount": steps["own_target_tokens"] if steps.has("own_target_tokens") else steps["own_images"],
