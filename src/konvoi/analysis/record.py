@@ -89,6 +89,8 @@ class RankRecord:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     restarts: list[dict[str, Any]] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
+    syncs: list[dict[str, Any]] = field(default_factory=list)
+    """What the way to synchronise told of itself."""
     ending: dict[str, Any] | None = None
     last_event_at: float = 0.0
 
@@ -195,6 +197,7 @@ def _read_rank(rank: int, file: Path) -> RankRecord:
         "checkpoint": record.checkpoints,
         "restart": record.restarts,
         "fault": record.faults,
+        "sync": record.syncs,
     }
     steps: list[dict[str, Any]] = []
     histories = (steps, record.evaluations, record.checkpoints)

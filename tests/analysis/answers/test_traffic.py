@@ -187,6 +187,15 @@ def test_the_network_is_the_bottleneck_where_bytes_move_and_nothing_else(tmp_pat
     assert "96 Mbit/s at its height of the link's 1 Gbit/s (10 %)" in told.words
 
 
+def test_weights_that_travel_behind_other_steps_have_no_rate(tmp_path):
+    step = {"phases": {"exposed_communication": 0.001, "agreement": 0.0001}}
+    told = network.answer(run_of(tmp_path, hosts=("a", "b"), recipe={"sync": DILOCO}, step=step))
+    assert told.facts["achieved_bits_per_second"] is None
+    assert "While they moved" not in told.words
+    assert "of a step went by with weights on their way and nothing else to do. The rest of their way lay" in told.words
+    assert "96 Mbit/s at its height" in told.words
+
+
 def test_it_is_not_where_the_model_computes(tmp_path):
     told = network.answer(run_of(tmp_path, hosts=("a", "b")))
     assert told.short == "no"

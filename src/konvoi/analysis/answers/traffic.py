@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from konvoi.analysis.answer import Answer
+from konvoi.analysis.network import is_one_host
 from konvoi.analysis.record import Floats, HostRecord, RankRecord, RunRecord
 from konvoi.analysis.wording import amount_of_bytes, bit_rate, duration, listed, percent
 
@@ -67,11 +68,6 @@ def interface_of(run: RunRecord, host: HostRecord) -> str | None:
     seen = {name for sample in host.samples for name in (sample.get("interfaces") or {})}
     wanted = LOOPBACK if is_one_host(run) and LOOPBACK in seen else host.job_interface
     return wanted if wanted in seen else None
-
-
-def is_one_host(run: RunRecord) -> bool:
-    names = {rank.host for rank in run.ranks.values() if rank.host}
-    return int(run.summary.get("hosts") or max(len(names), 1)) == 1
 
 
 def predicted(run: RunRecord) -> float | None:
