@@ -9,7 +9,7 @@ from statistics import fmean
 from konvoi.analysis.devices import cores_busy_percent, gpus_busy_percent
 from konvoi.analysis.findings import Findings, pause_seconds
 from konvoi.analysis.network import link_bits_per_second, measured_bits_per_second
-from konvoi.analysis.sync import exact_and_later
+from konvoi.analysis.sync import exact_and_later, mostly_exact
 from konvoi.analysis.verdict import Cause
 from konvoi.analysis.wording import amount_of_bytes, bit_rate, counted, duration, listed, percent
 
@@ -80,7 +80,7 @@ def _network_sentence(found: Findings) -> str:
 def _too_late(found: Findings) -> str:
     """Why what travels behind other steps costs time all the same."""
     both, num_bytes = exact_and_later(found.run), found.exchange.num_bytes
-    if both and both[0].all_seconds > both[1].all_seconds:
+    if both and mostly_exact(found.run):
         return f"most of it in the first {both[0].num_steps:,} steps, which average gradients as ddp does"
     sent = f"{amount_of_bytes(num_bytes)} a step travel" if num_bytes else "weights travel"
     return f"{sent} behind other steps and come too late"

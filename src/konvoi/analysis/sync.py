@@ -74,6 +74,12 @@ def exact_and_later(run: RunRecord) -> tuple[Spell, Spell] | None:
     return _spell(steps.where(is_exact)), _spell(steps.where(~is_exact))
 
 
+def mostly_exact(run: RunRecord) -> bool:
+    """Whether the exact steps stood still for longer than all others together."""
+    both = exact_and_later(run)
+    return both is not None and both[0].all_seconds > both[1].all_seconds
+
+
 def _spell(steps: Steps) -> Spell:
     still = positive(steps["phases.exposed_communication"]) + positive(steps["phases.agreement"])
     return Spell(len(steps), float(still.mean()), float(steps["bytes_sent"].mean()))
