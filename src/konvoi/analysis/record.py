@@ -200,7 +200,7 @@ def _read_rank(rank: int, file: Path) -> RankRecord:
         "sync": record.syncs,
     }
     steps: list[dict[str, Any]] = []
-    histories = (steps, record.evaluations, record.checkpoints)
+    histories = (steps, record.evaluations, record.checkpoints, record.syncs)
     for event in read_events(file):
         kind = event.get("kind")
         if isinstance(event.get("time"), int | float):

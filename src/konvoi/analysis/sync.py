@@ -30,7 +30,10 @@ class Way:
 
     @property
     def cargo(self) -> str:
-        return "weights" if self.is_behind_steps else "gradients"
+        """What is exchanged."""
+        if not self.is_behind_steps:
+            return "gradients"
+        return "gradients, later weights," if self.number("exact_steps") else "weights"
 
     def number(self, key: str) -> int:
         """0 where it is not given."""

@@ -192,7 +192,7 @@ def test_weights_that_travel_behind_other_steps_have_no_rate(tmp_path):
     told = network.answer(run_of(tmp_path, hosts=("a", "b"), recipe={"sync": DILOCO}, step=step))
     assert told.facts["achieved_bits_per_second"] is None
     assert "While they moved" not in told.words
-    assert "of a step went by with weights on their way and nothing else to do. The rest of their way lay" in told.words
+    assert "with gradients, later weights, on their way and nothing else to do. What travelled behind" in told.words
     assert "96 Mbit/s at its height" in told.words
 
 

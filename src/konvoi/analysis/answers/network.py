@@ -48,7 +48,7 @@ def _share_words(run: RunRecord, times: TimeShares) -> str:
     words = (
         f"{percent(times.of_step('moving'))} of a step went by with {way.cargo} on their way and nothing else to do."
     )
-    return f"{words} The rest of their way lay behind other steps, unmeasured." if way.is_behind_steps else words
+    return f"{words} What travelled behind other steps was not timed." if way.is_behind_steps else words
 
 
 def _waiting_words(times: TimeShares) -> list[str]:
