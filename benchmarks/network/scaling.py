@@ -4,7 +4,8 @@
 
 The compute of a step is emulated (worker.py): 0.33 s, as one V100 takes for a step of transformer-base. Efficiency is
 0.33 / (seconds per step of four hosts): 100 % is linear. Every run appends a row to scaling.jsonl; what is there is
-not measured again. `--table` prints the table of docs/network.md.
+not measured again. `--table` prints the table of docs/network.md without running anything; the planner is asked anew
+about each row, as in measured.py, with the processor's costs of machine.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from measured import predicted_seconds
 from runs import append, measured, rows
 from worker import Case
 
@@ -103,12 +105,15 @@ def print_table() -> None:
         "optimiser",
         "sync",
         "s per step",
+        "predicted s",
+        "error",
         "of linear",
         "MB out per step",
         "processor s",
         "busy with others",
     )
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+    errors = []
     for case in cases():
         if found := of_case(case):
             seconds, mega, own, others = (
@@ -117,8 +122,13 @@ def print_table() -> None:
             )
             settings = ", ".join(f"{key} {value}" for key, value in case.sync.items() if key != "name")
             name = f"{case.sync['name']} ({settings})" if settings else case.sync["name"]
-            figures = f"{seconds:.3f} | {STEP_SECONDS / seconds:.1%} | {mega / 1e6:.1f} | {own:.3f} | {others:.0%}"
-            print(f"| {case.rate_megabits:,} Mbit | {case.optimiser} | {name} | {figures} |")
+            predicted = predicted_seconds(case)
+            errors.append(predicted / seconds - 1)
+            asked = f"{seconds:.3f} | {predicted:.3f} | {errors[-1]:+.1%}"
+            figures = f"{STEP_SECONDS / seconds:.1%} | {mega / 1e6:.1f} | {own:.3f} | {others:.0%}"
+            print(f"| {case.rate_megabits:,} Mbit | {case.optimiser} | {name} | {asked} | {figures} |")
+    sizes = [abs(error) for error in errors]
+    print(f"\n{len(sizes)} rows: the planner's median error {median(sizes):.1%}, at the most {max(sizes):.1%}")
 
 
 if __name__ == "__main__":

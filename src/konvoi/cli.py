@@ -343,19 +343,26 @@ def info(recipe: RecipeName, overrides: Overrides = None, workers: Workers = Non
 @app.command(epilog="Example: konvoi plan transformer-base-en-de --nodes 1,2,4,8 --network 100mbit,1gbit --price 2.48")
 def plan(
     recipe: RecipeName,
-    nodes: Annotated[str, typer.Option(metavar="N,N", help="How many nodes.")] = "1,2,4,8",
-    gpus: Annotated[str, typer.Option(metavar="N,N", help="Workers on a node, one for each GPU.")] = "1",
+    nodes: Annotated[str | None, typer.Option(metavar="N,N", help="How many nodes; else 1,2,4,8.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Workers on a node, one for each GPU; else 1.")
+    ] = None,
     device: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="v100, t4, ...; measured, or a file, of konvoi profile.")
     ] = "v100",
     network: Annotated[
-        str, typer.Option(metavar="RATE,FILE", help="100mbit, 1gbit, ...; or CLUSTER.check.json of cluster check.")
-    ] = "1gbit",
-    latency: Annotated[str, typer.Option(metavar="TIME", help="There and back between two nodes.")] = "0.2ms",
-    sync: Annotated[str, typer.Option(metavar="NAME,NAME", help="Ways to synchronise, or all.")] = "all",
+        str | None,
+        typer.Option(metavar="RATE,FILE", help="100mbit, else 1gbit, ...; or CLUSTER.check.json of cluster check."),
+    ] = None,
+    latency: Annotated[
+        str | None, typer.Option(metavar="TIME", help="There and back between two nodes; else 0.2ms.")
+    ] = None,
+    sync: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Ways to synchronise; else all.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="What one node costs per hour.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of ddp's gradients: fp32, unless fp16 or bf16.")] = None,
-    jitter: Annotated[float, typer.Option(min=0, max=0.99, help="How much a step varies by itself, as a share.")] = 0.0,
+    jitter: Annotated[
+        float | None, typer.Option(min=0, max=0.99, help="How much a step varies by itself, as a share; else 0.")
+    ] = None,
     hosts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Hosts that differ (TOML), instead of nodes, gpus, network.")
     ] = None,

@@ -113,6 +113,10 @@ def test_hosts_train_exactly_what_as_many_workers_of_one_host_do(trainings: Trai
     assert same_bits(tensors(first), tensors(alone))
     # 2 + 1 workers
     assert (first.summary()["status"], first.summary()["hosts"], first.summary()["workers"]) == ("finished", 2, 3)
+    # ddp's ring leaves each host with one of its workers; alone, nothing does.
+    sent = first.summary()["bytes_sent_per_step"]
+    assert first.summary()["bytes_out_per_host_and_step"] == pytest.approx(sent) and sent > 0
+    assert alone.summary()["bytes_out_per_host_and_step"] == 0
     assert first.environment()["workers"] == 3
     assert [list(steps(first, rank)) for rank in (0, 1)] == [list(steps(second, 2))] * 2
     # Every host keeps all: it may be the only one that is left.

@@ -52,6 +52,7 @@ MORE = {
     "device",
     "threads",
     "bytes_sent_per_step",
+    "bytes_out_per_host_and_step",
     "micro_batches_per_epoch",
 }
 

@@ -30,6 +30,8 @@ def _before_training() -> Iterator[Case]:
     yield Case("command line", "plan demo --nodes 1,x", "no number of nodes", '--nodes is "1,x"')
     yield Case("address", "plan demo --network fast", "no rate", "fast")
     yield Case("command line", "plan demo --device v1000", "an unknown device", "v1000")
+    yield Case("command line", "plan demo --hosts h.toml --nodes 2", "two sizes", "--nodes")
+    yield Case("command line", "plan demo --sync ddp --set sync.name=diloco", "two ways", "sync.name=diloco")
     yield Case("profile", "plan demo --device p.json", "not there", "there is no file")
     yield Case("profile", "plan demo --device p.json", "no JSON", "p.json", has("p.json", "{"))
     yield Case("profile", "plan demo --device p.json", "of another program", "p.json", has("p.json", '{"steps": 1}'))

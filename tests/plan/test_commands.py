@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from konvoi.plan import store
+from konvoi.telemetry import processor
 
 BASE = ("plan", "transformer-base-en-de", "--set", "batching.max_tokens=7802")
 
@@ -57,6 +58,20 @@ def test_what_travels_is_named_where_it_is_not_the_usual(konvoi: Any) -> None:
     assert "with diloco H=12: 4.0x" in " ".join(advised.split())
 
 
+def test_first_steps_that_are_exact_count_in_the_hours(konvoi: Any) -> None:
+    words = (*BASE, "--nodes", 4, "--sync", "ddp,diloco", "--json")
+    found = [
+        json.loads(konvoi(*words, "--set", f"sync.exact_steps={count}").stdout)["rows"] for count in (0, 7500, 75_000)
+    ]
+    seconds = [[row["step_seconds"] for row in rows] for rows in found]
+    assert seconds[0] == seconds[1] == seconds[2]
+    hours = [rows[1]["hours"] for rows in found]
+    # 300,000 steps of one worker are 75,000 of four, of which a tenth or all are exact: one message, when the backward
+    # pass is over, which hides nothing of it. ddp's, in buckets, take a little less.
+    assert hours[1] - hours[0] == pytest.approx((hours[2] - hours[0]) / 10)
+    assert hours[2] == pytest.approx(found[0][0]["hours"], rel=0.1)
+
+
 def test_a_recipe_whose_fragments_fit_its_local_steps_alone_is_planned_as_well(konvoi: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     assert konvoi("recipes", "copy", "transformer-base-en-de", recipe).exit_code == 0
@@ -77,6 +92,50 @@ def test_jitter_counts_for_hosts_of_a_file_as_well(konvoi: Any, tmp_path: Path) 
         seconds.append(json.loads(result.stdout)["rows"][-1]["step_seconds"])
     # Everyone waits for the latest of four.
     assert seconds[1] > 1.03 * seconds[0]
+
+
+def test_jitter_that_is_asked_for_overrules_a_file_s_also_if_there_is_to_be_none(konvoi: Any, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('jitter = 0.2\n[[hosts]]\ncount = 4\nlink = "10gbit"\n')
+    parts = [
+        json.loads(konvoi(*BASE, "--hosts", file, "--sync", "ddp", *more, "--json").stdout)["rows"][0]["parts"]
+        for more in ((), ("--jitter", 0))
+    ]
+    assert parts[0]["straggler"] > 0 == parts[1]["straggler"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (["sync.name=diloco"], ["diloco H=6"]),
+        (['sync.name="diloco"', "sync.local_steps=16", "sync.wire=int8"], ["diloco H=16 int8"]),
+        (["sync.name=hierarchical"], ["hierarchical"]),
+        (["sync.name=hierarchical", "sync.between.name=fp16"], ["hierarchical (fp16)"]),
+        (
+            ["sync.name=hierarchical", "sync.between.name=diloco", "sync.between.local_steps=8"],
+            ["hierarchical (diloco H=8)"],
+        ),
+    ],
+)
+def test_a_way_is_chosen_by_the_recipe_s_own_key_as_well(konvoi: Any, settings: list[str], names: list[str]) -> None:
+    words = [word for setting in settings for word in ("--set", setting)]
+    result = konvoi(*BASE, "--nodes", 2, "--gpus", 2, *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert [row["sync"] for row in json.loads(result.stdout)["rows"]] == names
+    name = settings[0].partition("=")[2].strip('"')
+    assert konvoi(*BASE, "--nodes", 2, "--gpus", 2, *words, "--sync", name, "--json").stdout == result.stdout
+
+
+def test_what_goes_between_hosts_is_for_hierarchical_among_all(konvoi: Any) -> None:
+    words = ("--nodes", 2, "--gpus", 2, "--set", "sync.between.name=bf16", "--json")
+    names = [row["sync"] for row in json.loads(konvoi(*BASE, *words).stdout)["rows"]]
+    assert names == ["ddp", "bf16", "diloco H=6", "fp16", "hierarchical (bf16)", "powersgd"]
+
+
+def test_advice_for_hosts_of_several_offers_diloco_between_them(konvoi: Any) -> None:
+    words = konvoi(*BASE, "--nodes", 4, "--gpus", 8, "--network", "100mbit", "--sync", "ddp").stdout.split()
+    assert "with hierarchical (diloco H=12): " in " ".join(words)
+    assert "every host takes H steps of its own" in " ".join(words)
 
 
 def test_dtype_is_that_of_ddp_s_gradients(konvoi: Any) -> None:
@@ -134,6 +193,18 @@ def test_links_that_cluster_check_measured_are_used(konvoi: Any, tmp_path: Path)
         (("--nodes", "two"), '--nodes is "two"', "1,2,4"),
         (("--gpus", ""), '--gpus is ""', "1,2,4"),
         (("--dtype", "fp8"), 'no dtype "fp8"', "fp16"),
+        (("--dtype", "fp16", "--sync", "diloco"), "none are sent", "add ddp"),
+        (("--hosts", "h.toml", "--nodes", "1,2,4,8"), "--nodes: h.toml says that", "leave it out"),
+        (("--hosts", "h.toml", "--gpus", "1"), "--gpus: h.toml", "change the file"),
+        (("--hosts", "h.toml", "--network", "1gbit", "--latency", "1ms"), "--network, --latency: h.toml", "them"),
+        (("--network", "c.check.json", "--latency", "1ms"), "--latency 1ms: c.check.json has", "leave it out"),
+        (("--sync", "ddp", "--set", "sync.name=diloco"), "--sync ddp and --set sync.name=diloco", "one of them"),
+        (("--sync", "all", "--set", "sync.name=diloco"), "ask for different ways", "one of them"),
+        (("--set", "sync.name=dilco"), 'did you mean "diloco"?', "known: "),
+        (("--set", "sync.name=auto"), '"auto" chooses', "known: all, "),
+        (("--set", "sync.between.name=dilco"), 'did you mean "diloco"?', ""),
+        (("--sync", "ddp", "--set", "sync.between.name=fp16"), "none of ddp has such a key", "known: "),
+        (("--set", "sync.local_steps"), "must be section.key=value", "sync.local_steps=8"),
         (("--hosts", "nowhere.toml"), "nowhere.toml", "docs/plan.md"),
         (("--network", "nowhere.check.json"), "nowhere.check.json", "konvoi cluster check"),
     ],
@@ -167,6 +238,20 @@ def test_a_profile_is_measured_and_planned_with(konvoi: Any, tiny_recipe: Path, 
     assert rows[0]["step_seconds"] == pytest.approx(found.step_seconds)
     other = konvoi("plan", tiny_recipe, "--device", "tiny.profile.json", "--set", "model.ffn_width=128")
     assert other.exit_code == 2 and "measured with another model" in other.stderr
+    for setting in ("train.accumulate=2", "batching.max_tokens=128"):
+        other = konvoi("plan", tiny_recipe, "--device", "measured", "--set", setting)
+        assert other.exit_code == 2 and "measured with other batches" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.34, ", while other programs had 34% of the cores"), (0.04, " by konvoi profile\n")]
+)
+def test_it_is_said_of_a_profile_if_the_machine_was_busy(
+    konvoi: Any, tiny_recipe: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, words: str
+) -> None:
+    monkeypatch.setattr(processor.OtherPrograms, "share", lambda self: share)
+    assert words in konvoi("profile", tiny_recipe, "--steps", 4).stdout
+    assert words in konvoi("plan", tiny_recipe, "--device", "measured", "--nodes", 1).stdout
 
 
 def test_a_profile_that_cannot_be_written_is_not_measured(konvoi: Any, tiny_recipe: Path) -> None:

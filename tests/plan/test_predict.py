@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from konvoi.plan import Host, Link, Profile, Setup, devices, predict
+from konvoi.plan import Host, Link, Prediction, Profile, Setup, devices, predict
 from konvoi.plan.predict import Hop, all_reduce_seconds
+from konvoi.plan.simulate import simulate
 from konvoi.sync import Traffic
 
 MEGABYTE = 1e6
@@ -105,6 +107,35 @@ def test_workers_of_a_host_share_its_link_as_neighbours_of_one_ring() -> None:
     assert found.exposed_seconds == pytest.approx(12, rel=1e-3)
 
 
+def test_what_is_sent_to_every_other_worker_leaves_a_host_with_each_of_its_own() -> None:
+    # Four on two hosts, shares of 2 MB: each of a host's two sends one to each of the other host's two, 8 MB; then the
+    # sums go round the ring, 3/4 of 8 MB.
+    setup = replace(on(2, workers=2), inside=Link(1e12))
+    found = predict(PROFILE, setup, Traffic(8 * MEGABYTE, is_direct=True))
+    assert found.bytes_per_host == pytest.approx(14 * MEGABYTE)
+    assert found.exposed_seconds == pytest.approx(14, rel=1e-3)
+    # Where the workers of a host add up first, one of each sends: 2 x 1/2 of 8 MB.
+    assert predict(PROFILE, setup, Traffic(8 * MEGABYTE, is_direct=True, once_per_host=True)).bytes_per_host == 8e6
+
+
+def test_the_host_with_most_workers_sends_most_where_all_send_to_all() -> None:
+    # Of 1 + 3 workers: one sends to three and three to one, 3/4 of 8 MB; of 1 + 2 + 2, two send to three, 6/5 of it.
+    direct = Traffic(8 * MEGABYTE, is_direct=True)
+    assert direct.bytes_out_per_step([1, 3]) == pytest.approx((3 / 4 + 3 / 4) * 8 * MEGABYTE)
+    assert direct.bytes_out_per_step([1, 2, 2]) == pytest.approx((6 / 5 + 4 / 5) * 8 * MEGABYTE)
+    assert direct.bytes_out_per_step([4]) == 0
+
+
+@pytest.mark.parametrize("links", [[SLOW] * 3, [SLOW, Link(9 * MEGABYTE, 0.1), Link(2 * MEGABYTE)]])
+@pytest.mark.parametrize("how", [predict, simulate])
+def test_with_one_worker_a_host_it_is_the_same_whether_sent_round_a_ring_or_to_all(
+    links: list[Link], how: Callable[..., Prediction]
+) -> None:
+    setup = Setup(tuple(Host(link) for link in links))
+    ring = Traffic(8 * MEGABYTE, every_steps=4, num_messages=2, hidden_by="steps", overlap_steps=1)
+    assert how(PROFILE, setup, replace(ring, is_direct=True)) == how(PROFILE, setup, ring)
+
+
 def test_adding_up_inside_a_host_first_leaves_less_for_the_cable() -> None:
     # Two hosts: 2 x 1/2 of 8 MB on the cable, after 2 x 1/2 of 8 MB inside at 4 MB/s.
     traffic = Traffic(8 * MEGABYTE, once_per_host=True)
@@ -120,6 +151,9 @@ def test_hosts_that_exchange_now_and_then_add_up_inside_in_every_step() -> None:
     setup = replace(on(2, workers=2), inside=Link(8 * MEGABYTE))
     found = predict(profile, setup, traffic)
     assert found.step_seconds == pytest.approx(3.5 + 1)
+    # On one host as well, where that is all.
+    alone = predict(profile, replace(setup, hosts=setup.hosts[:1]), traffic)
+    assert alone.step_seconds == pytest.approx(3.5 + 1)
     # Then the result is handed out inside: 8 + 1 / 2 s in each four steps.
     assert found.exchange_seconds == pytest.approx(8.5 / 4)
 

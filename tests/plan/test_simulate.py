@@ -16,6 +16,7 @@ WAYS = {
     "one message": Traffic(4 * NUM_VALUES),
     "diloco": Traffic(NUM_VALUES, every_steps=8, num_messages=4, hidden_by="steps", overlap_steps=2, training_passes=9),
     "waited for": Traffic(NUM_VALUES, every_steps=8, hidden_by="steps"),
+    "direct": Traffic(NUM_VALUES, every_steps=4, num_messages=4, hidden_by="steps", overlap_steps=1, is_direct=True),
     "hierarchical": Traffic(4 * NUM_VALUES, num_messages=9, once_per_host=True, message_passes=4),
 }
 

@@ -15,6 +15,7 @@ from tests.processes import ended, free_port, start_process, torchrun_variables
 from torch import nn
 
 from konvoi.sync import HiddenShape, Team
+from konvoi.sync._exchange import Wire
 from konvoi.sync._fragment import Fragment
 from konvoi.sync.diloco import Config, Sync, traffic
 from konvoi.telemetry.timeline import Timeline
@@ -363,6 +364,12 @@ def test_the_traffic_is_a_model_in_a_byte_each_every_so_many_steps() -> None:
     assert sent.payload_bytes == apart.payload_bytes + 1_028_000
     assert sent.bytes_per_step(4) == 1.5 * sent.payload_bytes / 8
     assert (sent.num_messages, sent.overlap_steps, sent.hidden_by) == (2, 4, "steps")
+    # The first steps are exact, if asked for: fp32, when the backward pass is over.
+    count, first = traffic(Config(exact_steps=50), [(1000, 1024)]).first_steps or (0, sent)
+    assert (count, first.payload_bytes, first.every_steps, first.num_messages) == (50, 4_096_000, 1, 1)
+    # Integers are sent to every other worker; what torch adds up goes round a ring.
+    wires: tuple[Wire, ...] = ("fp32", "fp16", "int8", "int4", "int2")
+    assert [traffic(Config(wire=wire), [(1000,)]).is_direct for wire in wires] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(

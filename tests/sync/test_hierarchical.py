@@ -194,6 +194,7 @@ def parts(team: Team) -> dict[str, Any]:
         distributed.all_reduce(values, group=second)
     return {
         "hosts": hosts,
+        "workers": team.workers_by_host(),
         "sum": part.sum([team.rank]),
         "gathered": part.gather(team.rank),
         "first": part.from_first(team.rank),
@@ -204,6 +205,7 @@ def parts(team: Team) -> dict[str, Any]:
 def test_a_team_has_parts() -> None:
     found = on_workers(parts, [1, 3])
     assert [one["hosts"] for one in found] == [[[0], [1, 2, 3]]] * 4
+    assert [one.pop("workers") for one in found] == [[3, 1]] * 4
     assert found[0] == {"hosts": [[0], [1, 2, 3]], "sum": [0], "gathered": [0], "first": 0, "followed": 0.0}
     # 1 + 2 + 3; all follow the first of them, and three times 1 is 3.
     expected = {"hosts": [[0], [1, 2, 3]], "sum": [6], "gathered": [1, 2, 3], "first": 1, "followed": 3.0}
@@ -213,6 +215,7 @@ def test_a_team_has_parts() -> None:
 def one_by_one(team: Team) -> str:
     """Three workers dealt to two hosts in turn."""
     team.world = replace(team.world, local_rank=team.rank // 2, local_size=1 if team.rank == 1 else 2)
+    assert team.workers_by_host() == [2, 1]
     try:
         team.ranks_by_host()
     except MachineError as error:
@@ -245,3 +248,7 @@ def test_what_leaves_a_host_is_what_its_way_sends_among_so_many_hosts() -> None:
     # 8 workers on 4 hosts, 1,000 values of 2 bytes: 2 x (4 - 1) / 4 x 2,000
     config = Config.model_validate({"between": {"name": "fp16"}})
     assert traffic(config, [(1000,)]).bytes_per_step(8, num_hosts=4) == 3000
+    # Also in the first steps, which may be exact: 1,000 values of 4 bytes.
+    config = Config.model_validate({"between": {"name": "diloco", "exact_steps": 5}})
+    count, first = traffic(config, [(1000,)]).first_steps or (0, None)
+    assert first and (count, first.bytes_out_per_step([2] * 4)) == (5, 6000)

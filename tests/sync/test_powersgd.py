@@ -11,7 +11,7 @@ from tests.processes import Trainings, assert_went_on_exactly
 from tests.sync.workers import Training, new_sync, on_workers
 from torch import Tensor, nn
 
-from konvoi.sync import Team
+from konvoi.sync import Team, ddp
 from konvoi.sync.powersgd import Config, traffic
 
 # Every gradient of these is compressed at rank 1, except for the biases: 1 x (8 + 6) x 2 < 8 x 6.
@@ -179,6 +179,7 @@ def test_the_bytes_are_those_of_both_factors_and_of_what_is_not_worth_it() -> No
     sent = traffic(Config(rank=8), shapes)
     assert sent.payload_bytes == 4 * (8192 + 512 + 100 + 8 * (64 + 147))
     assert sent.num_messages == 3
+    assert traffic(Config(start_step=70), shapes).first_steps == (70, ddp.traffic(ddp.Config(), shapes))
 
 
 def failing(team: Team) -> str:

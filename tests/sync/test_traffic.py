@@ -42,6 +42,8 @@ CASES.append(("hierarchical", {"between": {"name": "diloco", "exact_steps": 1000
 CASES += [
     ("hierarchical", {"between": {"name": name, **TABLES.get(name, {})}}, 2) for name in ("ddp", "bf16", "diloco")
 ]
+# A ring leaves a host once; integers are sent to every other worker, and leave with each.
+CASES += [("ddp", {}, 2), ("diloco", {"local_steps": 4, "wire": "int8"}, 2)]
 
 
 def model() -> nn.Module:
@@ -53,7 +55,7 @@ def model() -> nn.Module:
 def bytes_per_step(team: Team, cases: list[tuple[str, dict[str, Any], int]]) -> list[tuple[float, float]]:
     """Measured and declared, for each."""
     found = []
-    for name, table, _ in cases:
+    for name, table, workers_per_host in cases:
         built, sync, inputs = model(), new_sync(name, table, team), torch.ones(1, 512)
         sync.use(optim.build(MUON, built))
         training = Training(built, sync)
@@ -71,7 +73,7 @@ def bytes_per_step(team: Team, cases: list[tuple[str, dict[str, Any], int]]) -> 
         measured = min(after - before for before, after in pairwise(counted)) / (4 * sent.every_steps)
         settings = sync.settings_of(next(training.numbers) - 1)
         exchanged = registry.find("sync", settings.name).traffic(settings, optim.shapes(MUON, built))
-        found.append((measured, exchanged.bytes_per_step(team.size, NUM_HOSTS)))
+        found.append((measured, exchanged.bytes_out_per_step([workers_per_host] * NUM_HOSTS)))
         training.sync.close()
     return found
 

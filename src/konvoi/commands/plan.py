@@ -14,7 +14,7 @@ from konvoi import registry
 from konvoi.analysis.wording import bit_rate
 from konvoi.commands.output import aligned, print_json, write_output
 from konvoi.commands.plan_recipe import AUTO, Demand, alternatives, demand_of, profile_of, ways_of, with_dtype
-from konvoi.config.recipe import read
+from konvoi.config.recipe import read, toml_value
 from konvoi.errors import UserError
 from konvoi.plan import Link, Profile, Setup, rates
 from konvoi.plan.advice import advise
@@ -24,7 +24,12 @@ from konvoi.plan.outlook import Outlook, Planner
 from konvoi.plan.plot import svg
 
 MAX_NODES = 100_000
+SYNC_NAME = "sync.name"
 WIDTH = 80
+
+
+NODES, GPUS, NETWORK, LATENCY, SYNC = "1,2,4,8", "1", "1gbit", "0.2ms", "all"
+"""Unless given; what is given in vain is refused."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,15 @@ class Request:
 
     recipe: str
     overrides: list[str]
-    nodes: str = "1,2,4,8"
-    gpus: str = "1"
+    nodes: str | None = None
+    gpus: str | None = None
     device: str = "v100"
-    network: str = "1gbit"
-    latency: str = "0.2ms"
-    sync: str = "all"
+    network: str | None = None
+    latency: str | None = None
+    sync: str | None = None
     price: float | None = None
     dtype: str | None = None
-    jitter: float = 0.0
+    jitter: float | None = None
     hosts: Path | None = None
     plot: Path | None = None
     as_json: bool = False
@@ -51,8 +56,13 @@ def plan(request: Request) -> None:
     for_sync = [override for override in request.overrides if override.strip().startswith("sync.")]
     recipe = read(request.recipe, [override for override in request.overrides if override not in for_sync])
     # All of it is checked before the data is looked at, which may take seconds.
-    setups = [(name, replace(setup, jitter=request.jitter or setup.jitter)) for name, setup in _setups(request)]
-    names = _sync_names(request.sync)
+    _refuse_what_is_in_vain(request)
+    setups = list(_setups(request))
+    chosen = [override for override in for_sync if override.partition("=")[0].strip() == SYNC_NAME]
+    for_sync = [override for override in for_sync if override not in chosen]
+    names = _sync_names(_asked_sync(request.sync, chosen))
+    if request.dtype and "ddp" not in names:
+        raise UserError(f"--dtype {request.dtype} is of ddp's gradients, and none are sent", hint="add ddp to --sync")
     demand = demand_of(recipe)
     profile = profile_of(request.device, request.recipe, demand)
     ways = with_dtype(ways_of(recipe, names, for_sync, demand.shapes), request.dtype)
@@ -70,15 +80,51 @@ def plan(request: Request) -> None:
         typer.echo("\n\n".join([_head(request, profile, demand), *_tables(outlooks, profile), "\n".join(folded)]))
 
 
+def _refuse_what_is_in_vain(request: Request) -> None:
+    """It was meant to change something, and would not."""
+    options = {
+        "--nodes": request.nodes,
+        "--gpus": request.gpus,
+        "--network": request.network,
+        "--latency": request.latency,
+    }
+    given = [option for option, value in options.items() if value is not None]
+    if request.hosts and given:
+        raise UserError(
+            f"{', '.join(given)}: {request.hosts} says that of every host, and would overrule it",
+            hint=f"leave {'it' if len(given) == 1 else 'them'} out, or change the file; --hosts replaces all of"
+            f" {', '.join(options)}",
+        )
+    if request.latency is not None and all(map(_is_measured, _networks(request))):
+        raise UserError(
+            f"--latency {request.latency}: {request.network} has every link's own, as it was measured",
+            hint="leave it out, or name a rate with --network, as in 1gbit",
+        )
+
+
+def _networks(request: Request) -> list[str]:
+    return (NETWORK if request.network is None else request.network).split(",")
+
+
+def _is_measured(network: str) -> bool:
+    return network.endswith(".json")
+
+
 def _setups(request: Request) -> Iterator[tuple[str, Setup]]:
     """Each with the name of its network."""
+    for network, setup in _steady_setups(request):
+        yield network, setup if request.jitter is None else replace(setup, jitter=request.jitter)
+
+
+def _steady_setups(request: Request) -> Iterator[tuple[str, Setup]]:
     if request.hosts:
         yield str(request.hosts), read_hosts(request.hosts)
         return
-    latency = rates.seconds(request.latency)
-    sizes = [(nodes, gpus) for nodes in _counts(request.nodes, "--nodes") for gpus in _counts(request.gpus, "--gpus")]
-    for network in request.network.split(","):
-        if network.endswith(".json"):
+    latency = rates.seconds(LATENCY if request.latency is None else request.latency)
+    all_nodes, all_gpus = _counts(request.nodes, NODES, "--nodes"), _counts(request.gpus, GPUS, "--gpus")
+    sizes = [(nodes, gpus) for nodes in all_nodes for gpus in all_gpus]
+    for network in _networks(request):
+        if _is_measured(network):
             measured = read_measured(Path(network))
             yield from ((network, measured.setup(nodes, gpus)) for nodes, gpus in sizes)
         else:
@@ -87,8 +133,9 @@ def _setups(request: Request) -> Iterator[tuple[str, Setup]]:
             yield from ((bit_rate(bits), Setup.alike(nodes, link, gpus)) for nodes, gpus in sizes)
 
 
-def _counts(text: str, option: str) -> list[int]:
+def _counts(given: str | None, usual: str, option: str) -> list[int]:
     """1,2,4"""
+    text = usual if given is None else given
     try:
         counts = [int(word) for word in text.split(",")]
     except ValueError:
@@ -96,6 +143,19 @@ def _counts(text: str, option: str) -> list[int]:
     if not counts or not all(1 <= count <= MAX_NODES for count in counts):
         raise UserError(f'{option} is "{text}"', hint=f"whole numbers from 1 on, as in {option} 1,2,4")
     return counts
+
+
+def _asked_sync(given: str | None, overrides: Sequence[str]) -> str:
+    """By --sync, or by the recipe's own key, as konvoi train takes it: --set sync.name=diloco."""
+    if not overrides:
+        return SYNC if given is None else given
+    name = str(toml_value(overrides[-1].partition("=")[2].strip()))
+    if given not in (None, name):
+        raise UserError(
+            f"--sync {given} and --set {overrides[-1]} ask for different ways to synchronise",
+            hint="give one of them; --sync takes several, as in --sync ddp,diloco",
+        )
+    return name
 
 
 def _sync_names(text: str) -> list[str]:

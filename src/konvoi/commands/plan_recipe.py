@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,23 @@ from typing import Any
 import torch
 
 from konvoi import registry
-from konvoi.config.recipe import Recipe, check_section, toml_value
+from konvoi.config.recipe import Recipe, apply, check_section
+from konvoi.config.section import Section
 from konvoi.engine import optim
 from konvoi.errors import DataError, RecipeError, UserError
 from konvoi.plan import Profile, devices, store
 from konvoi.plan.outlook import Job
-from konvoi.sync import Team, Traffic, diloco
+from konvoi.sync import Team, Traffic, diloco, hierarchical
 from konvoi.world import World
 
 # More tell no more about the mean.
 NUM_BATCHES = 200
 BYTES_PER_VALUE = {"fp32": 4, "fp16": 2, "bf16": 2}
 MEASURED = "measured"
+# By as much may the steps of a profile be larger or smaller than those of the whole data.
+SAMPLE_FACTOR = 1.5
 # Exact, or nearly: the rest comes after what is known to train as well.
-EXACT = ("ddp", "hierarchical", "bf16", "fp16")
+EXACT = ("ddp", "bf16", "fp16")
 # It chooses among the others.
 AUTO = "auto"
 
@@ -128,60 +131,88 @@ def _fitting(profile: Profile, name: str, demand: Demand) -> Profile:
             f"{name} was measured with another model: {profile.num_values:,} parameters ({profile.recipe})",
             hint="measure this recipe with konvoi profile, with the same --set",
         )
+    amount = demand.images or demand.target_tokens + demand.source_tokens
+    # A few steps are a sample; where the data is not here, full batches are what is assumed.
+    is_alike = demand.is_assumed or 1 / SAMPLE_FACTOR < profile.amount / amount < SAMPLE_FACTOR
+    if profile.micro_batches != demand.micro_batches or not is_alike:
+        raise UserError(
+            f"{name} was measured with other batches: {profile.micro_batches} a step,"
+            f" {profile.amount:,.0f} tokens or pictures; the recipe has {demand.micro_batches} and {amount:,.0f}",
+            hint="measure this recipe with konvoi profile, with the same --set",
+        )
     return profile
 
 
-def ways_of(
-    recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shapes: Any, without: Sequence[str] = ()
-) -> dict[str, Traffic]:
-    """What each way to synchronise sends, by its name in the table; --set sync.x is for those that know x.
-
-    Some of the recipe's own keys may be left out.
-    """
-    modules = {name: registry.find("sync", name) for name in names}
-    given = {key: value for key, value in _given(recipe, overrides, modules).items() if key not in without}
-    ways = {}
-    for name, module in modules.items():
-        table = {key: value for key, value in given.items() if key in module.Config.model_fields and key != "name"}
-        config, problems = check_section("sync", module.Config, table)
-        if problems:
-            raise RecipeError(f"--sync {name}", problems)
-        traffic: Traffic = module.traffic(config, shapes)
-        ways[label(name, config, traffic)] = traffic
-    return ways
-
-
-def label(name: str, config: Any, traffic: Traffic) -> str:
-    """What travels is named where it is not the usual: diloco H=16 int8."""
-    if traffic.every_steps == 1:
-        return name
-    usual = diloco.Config().wire
-    wire = getattr(config, "wire", usual)
-    return f"{name} H={traffic.every_steps}" + ("" if wire == usual else f" {wire}")
+def ways_of(recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shapes: Any) -> dict[str, Traffic]:
+    """What each way to synchronise sends, by its name in the table; --set sync.x is for those that know x."""
+    given = _given(recipe, overrides, names)
+    return _named((_config(name, given) for name in names), shapes)
 
 
 def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
-    """All that advice may name, the most exact first."""
-    names = [name for name in registry.names("sync") if name not in (AUTO, "diloco")]
-    exact = [name for name in EXACT if name in names]
-    ways = ways_of(recipe, exact, (), shapes)
-    for steps, wire in diloco.USUAL:
-        tried = [f"sync.local_steps={steps}", f"sync.wire={wire}"]
-        ways |= ways_of(recipe, ["diloco"], tried, shapes, without=diloco.GO_BY_LOCAL_STEPS)
-    return {**ways, **ways_of(recipe, [name for name in names if name not in EXACT], (), shapes)}
+    """All that advice may name, the most exact first; each also between hosts, whose own workers then stay equal."""
+    given = _own_settings(recipe, without=diloco.GO_BY_LOCAL_STEPS)
+    given |= given.pop("between", {})
+    tried: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in EXACT]
+    tried += [("diloco", {"local_steps": steps, "wire": wire}) for steps, wire in diloco.USUAL]
+    rest = [name for name in hierarchical.BETWEEN if name not in (*EXACT, "diloco")]
+    tried += [(name, {}) for name in rest]
+    configs = [_config(name, {**given, **settings}) for name, settings in tried]
+    return _named((way for config in configs for way in (hierarchical.Config(between=config), config)), shapes)
 
 
-def _given(recipe: Recipe, overrides: Sequence[str], modules: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = recipe.sync.model_dump(exclude_unset=True, exclude={"name"})
+def _named(configs: Iterable[Section], shapes: Any) -> dict[str, Traffic]:
+    return {label(config): traffic_of(config, shapes) for config in configs}
+
+
+def traffic_of(config: Any, shapes: Any) -> Traffic:
+    traffic: Traffic = registry.find("sync", config.name).traffic(config, shapes)
+    return traffic
+
+
+def label(config: Any) -> str:
+    """What is not the usual is named: diloco H=16 int8, hierarchical (fp16)."""
+    if isinstance(config, hierarchical.Config):
+        between: Any = config.between
+        return config.name + (f" ({label(between)})" if between.name != "ddp" else "")
+    if not isinstance(config, diloco.Config):
+        return str(config.name)
+    return f"{config.name} H={config.local_steps}" + (f" {config.wire}" if config.wire != diloco.Config().wire else "")
+
+
+def _config(name: str, given: Mapping[str, Any]) -> Section:
+    """Of what is given, those keys that this way has."""
+    kind = registry.find("sync", name).Config
+    table = {key: value for key, value in given.items() if key in kind.model_fields and key != "name"}
+    config, problems = check_section("sync", kind, table)
+    if config is None:
+        raise RecipeError(f"--sync {name}", problems)
+    return config
+
+
+def _own_settings(recipe: Recipe, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Of the recipe's [sync] table, what was written there; some keys may be left out, inside of a table as well."""
+    found: dict[str, Any] = recipe.sync.model_dump(exclude_unset=True)
+    tables = (found, found.get("between", {}))
+    for table in tables:
+        for key in without:
+            table.pop(key, None)
+    return found
+
+
+def _given(recipe: Recipe, overrides: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The recipe's own settings, and those of --set; each must be one that some way knows."""
+    given = _own_settings(recipe)
+    known = {key for name in names for key in registry.find("sync", name).Config.model_fields} - {"name"}
     for override in overrides:
-        key, _, text = override.removeprefix("sync.").partition("=")
-        if not any(key in module.Config.model_fields for module in modules.values()):
-            known = {field for module in modules.values() for field in module.Config.model_fields} - {"name"}
+        key = override.partition("=")[0].strip().removeprefix("sync.").partition(".")[0]
+        if key not in known:
             raise UserError(
-                f"--set {override}: none of {', '.join(modules)} has such a key",
+                f"--set {override}: none of {', '.join(names)} has such a key",
                 hint=f"known: {', '.join(sorted(known))}",
             )
-        given[key] = toml_value(text.strip())
+        if problems := apply({"sync": given}, override):
+            raise UserError(problems[0], hint="as in --set sync.local_steps=8")
     return given
 
 

@@ -23,10 +23,13 @@ from konvoi.engine.setup import build, close
 from konvoi.errors import UserError
 from konvoi.plan import Profile, store
 from konvoi.run_directory import RunDirectory
+from konvoi.telemetry.processor import OtherPrograms
 from konvoi.world import World
 
 # The first steps open kernels and files.
 SHARE_NOT_COUNTED = 0.25
+# Of the cores; less is what any system does.
+BUSY_SHARE = 0.05
 PHASES = ("data", "forward", "backward", "optimiser")
 
 
@@ -64,6 +67,7 @@ def _check_writable(file: Path) -> None:
 
 def measure(recipe: Recipe, name: str) -> Profile:
     """Trains in a folder that is gone afterwards."""
+    others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="konvoi-profile-") as folder:
         directory = RunDirectory.create(Path(folder) / "run", recipe)
         run = build(directory, World(), resume=False, quiet=True)
@@ -92,8 +96,13 @@ def measure(recipe: Recipe, name: str) -> Profile:
         threads=torch.get_num_threads(),
         recipe=name,
         date=time.strftime("%Y-%m-%d"),
-        source=f"measured on {time.strftime('%Y-%m-%d')} by konvoi profile",
+        source=f"measured on {time.strftime('%Y-%m-%d')} by konvoi profile{_busy_words(others.share())}",
     )
+
+
+def _busy_words(share: float) -> str:
+    """What others had of the cores, the measured steps lacked."""
+    return f", while other programs had {share:.0%} of the cores" if share > BUSY_SHARE else ""
 
 
 def _measured(events: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -137,6 +146,7 @@ def _rows(found: Profile) -> list[tuple[str, str]]:
         ("  optimiser", f"{found.optimiser_seconds:.4g} s"),
         ("an evaluation", f"{found.evaluation_seconds:.4g} s"),
         ("parameters", f"{found.num_values:,}"),
+        ("source", found.source),
     ]
     if not found.on_processor:
         return rows

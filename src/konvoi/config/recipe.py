@@ -99,7 +99,7 @@ def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "
     problems: list[str] = []
     tables = {name: dict(table) if isinstance(table, dict) else table for name, table in tables.items()}
     for override in overrides:
-        problems += _apply(tables, override)
+        problems += apply(tables, override)
     for name in tables:
         if name not in SECTIONS:
             problems.append(f"[{name}]: no such table{did_you_mean(name, SECTIONS)} (allowed: {', '.join(SECTIONS)})")
@@ -116,7 +116,8 @@ def check(tables: dict[str, Any], overrides: Sequence[str] = (), origin: str = "
     return Recipe(**checked)  # type: ignore[arg-type]
 
 
-def _apply(tables: dict[str, Any], override: str) -> list[str]:
+def apply(tables: dict[str, Any], override: str) -> list[str]:
+    """Changes the tables as --set says; returns what is wrong with it."""
     key, equals, text = override.partition("=")
     *sections, name = key.strip().split(".")
     if not (equals and sections and all(sections) and name):

@@ -16,7 +16,7 @@ from konvoi.engine.precision import Buffers, Outcome
 from konvoi.engine.restart import stalled
 from konvoi.engine.sanity import Lost, check_equal, fingerprint
 from konvoi.engine.saver import Job, Written, copied
-from konvoi.engine.setup import Run, return_to_last
+from konvoi.engine.setup import Run, StepBytes, return_to_last
 from konvoi.errors import NumbersError
 from konvoi.evaluate.scores import is_better
 from konvoi.telemetry.timeline import StepTimes
@@ -50,7 +50,7 @@ class OwnStep:
     num_targets: int
     times: StepTimes
     processor: dict[str, float]
-    bytes_sent: float
+    declared: StepBytes
 
 
 def train(run: Run) -> str:
@@ -132,8 +132,8 @@ def _tell(run: Run, own: torch.Tensor, position: int, rate: float, outcome: Outc
     """
     times, processor = run.timeline.take(), run.processor.take()
     # Now, since the next step may be exchanged otherwise.
-    bytes_sent = run.bytes_sent_with(run.sync.settings_of(run.progress.step))
-    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor, bytes_sent)
+    declared = run.bytes_with(run.sync.settings_of(run.progress.step))
+    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor, declared)
     is_lost = outcome.skipped and not run.precision.is_searching
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
     values = [*own.tolist(), float(run.stop_requested), float(is_lost), seconds if run.team.rank == 0 else 0.0]
@@ -175,7 +175,8 @@ def _record(run: Run, step: OwnStep, sums: StepSums, communication: dict[str, fl
         "learning_rate": step.learning_rate,
         "gradient_norm": step.outcome.gradient_norm,
         "step_seconds": step_seconds,
-        "bytes_sent": step.bytes_sent,
+        "bytes_sent": step.declared.sent,
+        "bytes_out_of_host": step.declared.out_of_host,
         **run.task.amounts(sums.targets, sums.sources, sums.padded, step.num_targets, step_seconds),
         "phases": step.times.phases,
         **step.processor,

@@ -43,6 +43,16 @@ from konvoi.telemetry.writer import Writer
 from konvoi.world import World, began_at
 
 
+@dataclass(frozen=True)
+class StepBytes:
+    """On average where steps take turns."""
+
+    sent: float = 0.0
+    """By this worker."""
+    out_of_host: float = 0.0
+    """For other hosts, of the host that sends the most."""
+
+
 @dataclass
 class Run:
     """Everything that a step needs."""
@@ -74,8 +84,8 @@ class Run:
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
     stop_requested: bool = False
-    bytes_sent_with: Callable[[Any], float] = lambda settings: 0.0
-    """In a step by this worker, as the sync declares it for settings of its own."""
+    bytes_with: Callable[[Any], StepBytes] = lambda settings: StepBytes()
+    """Of a step, as the sync declares them for settings of its own."""
     end_watching: Callable[[], None] = lambda: None
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -205,15 +215,18 @@ def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> Host
 def _tell_sync(run: Run, world: World, shapes: Shapes) -> None:
     """What it will send, and what it found out about itself."""
     chosen = run.sync.chosen
+    workers_by_host = run.team.workers_by_host()
 
     @cache
-    def bytes_sent_with(settings: Any) -> float:
+    def bytes_with(settings: Any) -> StepBytes:
         sent: Traffic = registry.find("sync", settings.name).traffic(settings, shapes)
-        return sent.bytes_per_step(world.size, world.num_hosts)
+        return StepBytes(sent.bytes_per_step(world.size, world.num_hosts), sent.bytes_out_per_step(workers_by_host))
 
-    run.bytes_sent_with = bytes_sent_with
+    run.bytes_with = bytes_with
     # Until the first step tells what it was.
-    run.writer.facts["bytes_sent_per_step"] = bytes_sent_with(chosen)
+    declared = bytes_with(chosen)
+    run.writer.facts["bytes_sent_per_step"] = declared.sent
+    run.writer.facts["bytes_out_per_host_and_step"] = declared.out_of_host
     if run.sync.message:
         run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
         run.writer.console.say(run.sync.message)

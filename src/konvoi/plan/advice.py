@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from konvoi.plan.outlook import Outlook, Planner
-from konvoi.plan.predict import predict
-from konvoi.plan.profile import Profile
+from konvoi.plan.outlook import Outlook, Planner, of_use
+from konvoi.plan.predict import Prediction
 from konvoi.plan.setup import Setup
 from konvoi.plan.traffic import Traffic
 
@@ -17,7 +16,7 @@ RATES = {"100 Mbit/s": 1e8, "1 Gbit/s": 1e9, "2.5 Gbit/s": 2.5e9, "10 Gbit/s": 1
 REMEDIES = {
     "input": "the input is what it waits for: more batching.processes, or a faster disk",
     "straggler": "hosts wait for the slowest: leave it out, or give it less to do",
-    "latency": "many small messages: fewer, larger buckets, or steps between exchanges (diloco)",
+    "latency": "many small messages: fewer, larger buckets (sync.bucket_megabytes)",
     "processor": "the processor that exchanges is what it waits for: fewer bytes, or cores that compute nothing",
     "bandwidth": "no network of this table is fast enough",
     "compute": "only faster devices, or more of them, would help",
@@ -27,54 +26,88 @@ REMEDIES = {
 def advise(
     planner: Planner, rows: Sequence[tuple[Outlook, Setup]], ways: Mapping[str, Traffic], device: str
 ) -> list[str]:
-    """For each network, of the largest set-up with the way that was asked for first."""
-    sentences = []
+    """For each network, of the largest set-up with the way that was asked for first; then what the offered ways do."""
+    sentences, offered = [], []
     for network in dict.fromkeys(row.network for row, _ in rows):
         several = [(row, setup) for row, setup in rows if row.network == network and row.prediction.num_workers > 1]
         if several:
-            largest = max(several, key=lambda each: each[0].prediction.num_workers)
-            sentences.append(_sentence(planner, *largest, ways, device))
-    return sentences
+            row, setup = max(several, key=lambda each: each[0].prediction.num_workers)
+            better = _better(planner, row, setup, ways) if row.prediction.bound != "compute" else None
+            remedy = _offer(row, *better) if better else _remedy(planner, row, setup, ways, device)
+            sentences.append(f"{_verdict(row, device)}; {remedy}.")
+            offered += [ways[better[0]]] if better else []
+    return [*sentences, *_meanings(offered)]
 
 
-def _sentence(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Traffic], device: str) -> str:
-    where = f"at {_place(row)} on {row.network} with {row.sync}"
-    found, bound = row.prediction, row.prediction.bound
-    if bound == "compute":
-        return f"{where[0].upper()}{where[1:]}: {found.speed_up:.1f}x one {device}; {REMEDIES['compute']}."
+def _verdict(row: Outlook, device: str) -> str:
+    where = f"{_place(row)} on {row.network} with {row.sync}"
+    found = row.prediction
+    if found.bound == "compute":
+        return f"At {where}: {found.speed_up:.1f}x one {device}"
     slower = f"you would be slower than one {device} ({found.speed_up:.2f}x)"
     faster = f"you would get {found.speed_up:.1f}x one {device}, {found.efficiency:.0%} of linear"
-    verdict = f"{where} {slower if found.speed_up < 1 else faster}, bound by {bound}"
-    return f"{verdict[0].upper()}{verdict[1:]}; {_remedy(planner, row, setup, ways)}."
+    return f"At {where} {slower if found.speed_up < 1 else faster}, bound by {found.bound}"
 
 
-def _remedy(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Traffic]) -> str:
-    best = best_way(planner.profile, setup, ways)
-    if best and predict(planner.profile, setup, ways[best]).speed_up > WORTH_IT * row.prediction.speed_up:
-        gain = f"with {best}: {predict(planner.profile, setup, ways[best]).speed_up:.1f}x"
-        return gain if row.prediction.bound in ("bandwidth", "latency") else f"{gain}; {REMEDIES[row.prediction.bound]}"
+def _better(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Traffic]) -> tuple[str, Prediction] | None:
+    """A way that is worth another training, and more than one device alone."""
+    best = best_way(planner, setup, ways)
+    least = max(1.0, WORTH_IT * row.prediction.speed_up)
+    return best if best and best[1].speed_up > least else None
+
+
+def _offer(row: Outlook, name: str, prediction: Prediction) -> str:
+    gain, bound = f"with {name}: {prediction.speed_up:.1f}x", row.prediction.bound
+    return gain if bound in ("bandwidth", "latency") else f"{gain}; {REMEDIES[bound]}"
+
+
+def _remedy(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Traffic], device: str) -> str:
+    """Where no other way helps."""
     if row.prediction.bound == "bandwidth" and row.sync in ways:
-        rate = enough_rate(planner.profile, setup, ways[row.sync])
-        return f"{rate} would do" if rate else REMEDIES["bandwidth"]
-    return REMEDIES[row.prediction.bound]
+        rate = enough_rate(planner, setup, ways[row.sync])
+        if rate:
+            return f"{rate} would do"
+    alone = f"one {device} alone is {'faster' if row.prediction.speed_up < 1 else 'as fast'}"
+    if row.prediction.bound == "compute":
+        return alone if row.prediction.speed_up <= 1 else REMEDIES["compute"]
+    return REMEDIES[row.prediction.bound] + (f", and {alone}" if row.prediction.speed_up <= 1 else "")
 
 
-def best_way(profile: Profile, setup: Setup, ways: Mapping[str, Traffic]) -> str | None:
+def best_way(planner: Planner, setup: Setup, ways: Mapping[str, Traffic]) -> tuple[str, Prediction] | None:
     """The first that reaches the aim, in the order of the ways (the most exact first); else the fastest."""
-    found = {name: predict(profile, setup, traffic).efficiency for name, traffic in ways.items()}
-    enough = (name for name, efficiency in found.items() if efficiency >= AIM)
-    return next(enough, max(found, key=lambda name: found[name], default=None))
+    found = {}
+    for name, traffic in of_use(setup, ways).items():
+        found[name] = planner.prediction(setup, traffic)
+        if found[name].efficiency >= AIM:
+            return name, found[name]
+    return max(found.items(), key=lambda way: way[1].efficiency, default=None)
 
 
-def enough_rate(profile: Profile, setup: Setup, traffic: Traffic) -> str | None:
+def enough_rate(planner: Planner, setup: Setup, traffic: Traffic) -> str | None:
     """The slowest common network on which this way reaches the aim."""
     for words, bits_per_second in RATES.items():
         hosts = tuple(
             replace(host, link=replace(host.link, bytes_per_second=bits_per_second / 8)) for host in setup.hosts
         )
-        if predict(profile, replace(setup, hosts=hosts), traffic).efficiency >= AIM:
+        if planner.prediction(replace(setup, hosts=hosts), traffic).efficiency >= AIM:
             return words
     return None
+
+
+def _meanings(offered: Iterable[Traffic]) -> Iterator[str]:
+    """Of what may be new to who reads it, once."""
+    ways = [traffic for traffic in offered if traffic.hidden_by == "steps"]
+    if ways:
+        who = "host" if all(traffic.once_per_host for traffic in ways) else "worker"
+        yield (
+            f"diloco: every {who} takes H steps of its own, then they exchange what they learnt while the next steps"
+            " compute; the model may lose a little by that (docs/network.md has how much)."
+        )
+    if any(traffic.once_per_host for traffic in offered):
+        yield (
+            "hierarchical: the workers of a host add up first, and one of them sends for all; what is in parentheses"
+            " goes between the hosts (sync.between)."
+        )
 
 
 def _place(row: Outlook) -> str:

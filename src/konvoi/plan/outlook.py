@@ -28,14 +28,19 @@ class Job:
     num_evaluations: float | None = None
     """Where they are due by epochs, however many workers there are."""
 
-    def hours(self, profile: Profile, prediction: Prediction) -> float | None:
+    def hours(
+        self, profile: Profile, prediction: Prediction, first_steps: int = 0, first_step_seconds: float = 0.0
+    ) -> float | None:
+        """The first steps may take another time than all that follow."""
         if self.worker_steps is None:
             return None if self.seconds is None else self.seconds / 3600
         steps = self.worker_steps / prediction.num_workers
+        first = min(steps, first_steps)
         every = self.evaluate_every_steps
         count = steps / every if every else self.num_evaluations or 0.0
         evaluations = count * profile.evaluation_seconds / prediction.num_workers
-        return (steps * prediction.step_seconds + evaluations) / 3600
+        trained = first * first_step_seconds + (steps - first) * prediction.step_seconds
+        return (trained + evaluations) / 3600
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,24 @@ class Planner:
         return [
             self.row(network, setup, sync, traffic)
             for network, setup in setups
-            for sync, traffic in _of_use(setup, traffics).items()
+            for sync, traffic in of_use(setup, traffics).items()
         ]
 
-    def row(self, network: str, setup: Setup, sync: str, traffic: Traffic) -> Outlook:
+    def prediction(self, setup: Setup, traffic: Traffic) -> Prediction:
+        """Hosts that differ, or steps that vary, are played through."""
         differ = setup.jitter > 0 or len(set(setup.hosts)) > 1
-        prediction = (simulate if differ else predict)(self.profile, setup, traffic)
-        hours, nodes = self.job.hours(self.profile, prediction), len(setup.hosts)
-        workers = {host.workers for host in setup.hosts}
+        return (simulate if differ else predict)(self.profile, setup, traffic)
+
+    def hours(self, setup: Setup, traffic: Traffic, prediction: Prediction) -> float | None:
+        count, first = traffic.first_steps or (0, traffic)
+        if not count or setup.num_workers == 1:
+            return self.job.hours(self.profile, prediction)
+        return self.job.hours(self.profile, prediction, count, self.prediction(setup, first).step_seconds)
+
+    def row(self, network: str, setup: Setup, sync: str, traffic: Traffic) -> Outlook:
+        prediction = self.prediction(setup, traffic)
+        hours, nodes = self.hours(setup, traffic, prediction), len(setup.hosts)
+        workers = set(setup.workers_by_host)
         return Outlook(
             nodes=nodes,
             # 0 where the hosts differ in this, too.
@@ -113,10 +128,10 @@ class Planner:
         )
 
 
-def _of_use(setup: Setup, traffics: Mapping[str, Traffic]) -> dict[str, Traffic]:
-    """One worker has nobody to talk to; where each host has one, there is nothing to add up inside."""
+def of_use(setup: Setup, traffics: Mapping[str, Traffic]) -> dict[str, Traffic]:
+    """One worker has nobody to talk to; where each host has one, or there is one host, nothing is to be told apart."""
     if setup.num_workers == 1:
         return {ALONE: next(iter(traffics.values()))}
-    are_single = all(host.workers == 1 for host in setup.hosts)
-    several = {name: traffic for name, traffic in traffics.items() if not (are_single and traffic.once_per_host)}
+    is_flat = setup.most_workers == 1 or len(setup.hosts) == 1
+    several = {name: traffic for name, traffic in traffics.items() if not (is_flat and traffic.once_per_host)}
     return several or dict(traffics)

@@ -31,7 +31,7 @@ class Prediction:
     parts: dict[str, float]
     """Its seconds by resource: compute, input, straggler, bandwidth, latency, processor."""
     bytes_per_host: float
-    """That leave each host in a step, in the mean; headers not counted."""
+    """That leave each host in a step, in the mean (of hosts that differ, the one that sends most); without headers."""
     num_workers: int
     efficiency: float
     """Of linear: how fast a worker is here, against one of the profile's devices alone."""
@@ -64,18 +64,22 @@ class Hop:
     latency_seconds: float
 
 
+Halves = tuple[list[Hop], list[Hop]]
+"""Of an exchange: everybody's share is added up, and the sums are handed out."""
+
+
 def predict(profile: Profile, setup: Setup, traffic: Traffic) -> Prediction:
     """The mean step of a run; all hosts do as many steps, so that the slowest one sets the pace."""
     alone_seconds = profile.step_seconds
     profile = profile.on_host_with(setup.most_workers)
-    hops = ring_hops(profile, setup, traffic.once_per_host)
-    messages = message_seconds(profile, setup, traffic, hops)
+    halves = exchange_hops(profile, setup, traffic)
+    messages = message_seconds(profile, setup, traffic, halves)
     stolen = stolen_seconds(profile, setup, traffic)
     straggler = (1 / setup.slowest - 1) * profile.compute_seconds + _jitter_seconds(profile, setup, traffic, messages)
     own = profile.step_seconds + stolen + straggler
     exposed = _exposed_seconds(own, profile, setup, traffic, messages)
-    agreement = _agreement_seconds(hops, traffic)
-    bandwidth, latency, processor = _shares(profile, setup, traffic, hops)
+    agreement = _agreement_seconds(halves[1], traffic)
+    bandwidth, latency, processor = _shares(profile, setup, traffic, halves)
     parts = {
         "compute": profile.compute_seconds,
         "input": profile.data_seconds,
@@ -88,11 +92,17 @@ def predict(profile: Profile, setup: Setup, traffic: Traffic) -> Prediction:
     return Prediction(
         step_seconds=step_seconds,
         parts=parts,
-        bytes_per_host=bytes_per_host(setup, traffic),
+        bytes_per_host=traffic.bytes_out_per_step(setup.workers_by_host),
         num_workers=setup.num_workers,
         efficiency=alone_seconds / step_seconds,
         exchange_seconds=sum(messages) / traffic.every_steps,
     )
+
+
+def exchange_hops(profile: Profile, setup: Setup, traffic: Traffic) -> Halves:
+    ring = ring_hops(profile, setup, traffic.once_per_host)
+    is_direct = traffic.is_direct and not traffic.once_per_host and setup.num_workers > 1
+    return direct_hops(profile, setup) if is_direct else ring, ring
 
 
 def ring_hops(profile: Profile, setup: Setup, once_per_host: bool = False) -> list[Hop]:
@@ -104,6 +114,28 @@ def ring_hops(profile: Profile, setup: Setup, once_per_host: bool = False) -> li
         seconds_per_byte = max(wire, profile.exchange_seconds_per_byte)
         hops.append(Hop(seconds_per_byte, link.round_trip_seconds / 2 + own_latency))
     return hops
+
+
+def direct_hops(profile: Profile, setup: Setup) -> list[Hop]:
+    """Of each worker, where everyone sends each other one a share, in as many turns as a ring has rounds.
+
+    Of a host's k workers, all send to each of the n - k on other hosts, over one link: in the mean of n - 1 turns,
+    k (n - k) / (n - 1) of them at once.
+    """
+    count, own_latency = setup.num_workers, profile.exchange_latency_seconds / 2
+    hops = []
+    for host in setup.hosts:
+        others, neighbours = count - host.workers, host.workers - 1
+        wire = setup.wire_overhead / host.link.bytes_per_second * (host.workers * others / (count - 1))
+        inside = neighbours / (count - 1) / setup.inside.bytes_per_second
+        link = host.link if others else setup.inside
+        hop = Hop(max(wire, inside, profile.exchange_seconds_per_byte), link.round_trip_seconds / 2 + own_latency)
+        hops += [hop] * host.workers
+    return hops
+
+
+def exchange_seconds(num_bytes: float, halves: Halves) -> float:
+    return sum(all_reduce_seconds(num_bytes, hops) for hops in halves) / 2
 
 
 def all_reduce_seconds(num_bytes: float, hops: Sequence[Hop]) -> float:
@@ -121,21 +153,13 @@ def all_reduce_seconds(num_bytes: float, hops: Sequence[Hop]) -> float:
     return 2 * (count - 1) * max(sends, around)
 
 
-def message_seconds(profile: Profile, setup: Setup, traffic: Traffic, hops: Sequence[Hop]) -> list[float]:
+def message_seconds(profile: Profile, setup: Setup, traffic: Traffic, halves: Halves) -> list[float]:
     """Of each message of one exchange, in their order."""
     shares = [1 / traffic.num_messages] * traffic.num_messages
     if traffic.hidden_by == "backward":
         shares = [share for _, share in profile.buckets(traffic.num_messages)]
     besides = besides_seconds(profile, setup, traffic)
-    return [all_reduce_seconds(share * traffic.payload_bytes, hops) + share * besides for share in shares]
-
-
-def bytes_per_host(setup: Setup, traffic: Traffic) -> float:
-    """A ring enters and leaves each host once, however many workers it passes there."""
-    if len(setup.hosts) == 1:
-        return 0.0
-    members = len(setup.hosts) if traffic.once_per_host else setup.num_workers
-    return 2 * (members - 1) / members * traffic.payload_bytes / traffic.every_steps
+    return [exchange_seconds(share * traffic.payload_bytes, halves) + share * besides for share in shares]
 
 
 def besides_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
@@ -210,7 +234,7 @@ def stolen_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:
     """Per step: what the training's own thread does for exchanges, and what others take from it on one processor."""
     members = len(list(setup.ring(traffic.once_per_host)))
     if members < 2:
-        return 0.0
+        return _inside_each_step(profile, setup, traffic)
     seconds = traffic.training_passes * profile.num_values * profile.seconds_per_pass
     if profile.on_processor:
         sent = 2 * (members - 1) / members * traffic.payload_bytes
@@ -254,15 +278,15 @@ def _agreement_seconds(hops: Sequence[Hop], traffic: Traffic) -> float:
     return (len(hops) - 1) * sum(hop.latency_seconds for hop in hops) / len(hops)
 
 
-def _shares(profile: Profile, setup: Setup, traffic: Traffic, hops: Sequence[Hop]) -> tuple[float, float, float]:
+def _shares(profile: Profile, setup: Setup, traffic: Traffic, halves: Halves) -> tuple[float, float, float]:
     """Of an exchange's time: bandwidth, latency, processor."""
-    whole = sum(message_seconds(profile, setup, traffic, hops))
+    whole = sum(message_seconds(profile, setup, traffic, halves))
     if not whole:
         return 0.0, 0.0, 0.0
-    at_once = [Hop(hop.seconds_per_byte, 0.0) for hop in hops]
-    latency = 1 - sum(message_seconds(profile, setup, traffic, at_once)) / whole
+    first, second = ([Hop(hop.seconds_per_byte, 0.0) for hop in hops] for hops in halves)
+    latency = 1 - sum(message_seconds(profile, setup, traffic, (first, second))) / whole
     making = making_seconds(profile, traffic) / whole
-    worst = max((hop.seconds_per_byte for hop in hops), default=0.0)
+    worst = max((hop.seconds_per_byte for hop in (*first, *second)), default=0.0)
     if worst <= profile.exchange_seconds_per_byte:
         return 0.0, latency, 1 - latency
     return 1 - latency - making, latency, making

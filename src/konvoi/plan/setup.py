@@ -50,12 +50,16 @@ class Setup:
 
     @property
     def num_workers(self) -> int:
-        return sum(host.workers for host in self.hosts)
+        return sum(self.workers_by_host)
+
+    @property
+    def workers_by_host(self) -> list[int]:
+        return [host.workers for host in self.hosts]
 
     @property
     def most_workers(self) -> int:
         """On one host."""
-        return max(host.workers for host in self.hosts)
+        return max(self.workers_by_host)
 
     @property
     def slowest(self) -> float:

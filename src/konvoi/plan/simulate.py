@@ -7,12 +7,22 @@ of a round are worked out at once, as arrays over the members, which is why thou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from konvoi.plan.predict import Prediction, besides_seconds, leaving, predict, ring_hops, stolen_seconds
+from konvoi.plan.predict import (
+    Hop,
+    Prediction,
+    besides_seconds,
+    exchange_hops,
+    leaving,
+    predict,
+    ring_hops,
+    stolen_seconds,
+)
 from konvoi.plan.profile import Profile
 from konvoi.plan.setup import Setup
 from konvoi.plan.traffic import Traffic
@@ -29,13 +39,12 @@ class Ring:
     seconds_per_byte: Seconds
     latency_seconds: Seconds
 
-    def all_reduce(self, ready_at: Seconds, num_bytes: float) -> Seconds:
-        """When each member has the sum, if it came with its part at that time."""
+    def half_all_reduce(self, ready_at: Seconds, num_bytes: float) -> Seconds:
+        """When each member has its share's sum, or all sums, if it came with its part at that time."""
         count = len(self.seconds_per_byte)
         if count < 2:
             return ready_at
-        sending = self.seconds_per_byte * (num_bytes / count)
-        return self._rounds(ready_at, sending, 2 * (count - 1))
+        return self._rounds(ready_at, self.seconds_per_byte * (num_bytes / count), count - 1)
 
     def gather(self, ready_at: Seconds) -> Seconds:
         """The same for a few bytes that go round once."""
@@ -59,8 +68,8 @@ class Simulation:
         self.speeds = np.repeat([host.speed for host in setup.hosts], counts)
         self.first_of_host = np.concatenate([[0], np.cumsum(counts)[:-1]])
         self.workers_of_host = counts
-        self.ring = _ring(profile, setup, traffic.once_per_host)
-        self.all_workers = _ring(profile, setup, once_per_host=False)
+        self.halves = [_ring(hops) for hops in exchange_hops(profile, setup, traffic)]
+        self.all_workers = _ring(ring_hops(profile, setup))
         self.besides_seconds = besides_seconds(profile, setup, traffic)
         self.stolen_seconds = stolen_seconds(profile, setup, traffic)
         self.clock = np.zeros(setup.num_workers)
@@ -115,10 +124,15 @@ class Simulation:
         starts_at = np.maximum(ready_at, self.line_free_at) + share * self.besides_seconds
         num_bytes = share * self.traffic.payload_bytes
         if not self.traffic.once_per_host:
-            self.line_free_at = self.ring.all_reduce(starts_at, num_bytes)
+            self.line_free_at = self._all_reduce(starts_at, num_bytes)
             return
         hosts_ready_at = np.maximum.reduceat(starts_at, self.first_of_host)
-        self.line_free_at = np.repeat(self.ring.all_reduce(hosts_ready_at, num_bytes), self.workers_of_host)
+        self.line_free_at = np.repeat(self._all_reduce(hosts_ready_at, num_bytes), self.workers_of_host)
+
+    def _all_reduce(self, ready_at: Seconds, num_bytes: float) -> Seconds:
+        for half in self.halves:
+            ready_at = half.half_all_reduce(ready_at, num_bytes)
+        return ready_at
 
 
 def simulate(profile: Profile, setup: Setup, traffic: Traffic, seed: int = 0) -> Prediction:
@@ -130,7 +144,6 @@ def simulate(profile: Profile, setup: Setup, traffic: Traffic, seed: int = 0) ->
     return replace(known, step_seconds=step_seconds, parts=parts, efficiency=profile.step_seconds / step_seconds)
 
 
-def _ring(profile: Profile, setup: Setup, once_per_host: bool) -> Ring:
-    hops = ring_hops(profile, setup, once_per_host)
+def _ring(hops: Sequence[Hop]) -> Ring:
     columns = ([hop.seconds_per_byte for hop in hops], [hop.latency_seconds for hop in hops])
     return Ring(*(np.array(column, dtype=np.float64) for column in columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 
@@ -21,6 +22,11 @@ class Traffic(Protocol):
     @property
     def once_per_host(self) -> bool: ...
     @property
+    def is_direct(self) -> bool: ...
+    @property
     def message_passes(self) -> float: ...
     @property
     def training_passes(self) -> float: ...
+    @property
+    def first_steps(self) -> tuple[int, Traffic] | None: ...
+    def bytes_out_per_step(self, workers_by_host: Sequence[int]) -> float: ...

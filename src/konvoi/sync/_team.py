@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -74,6 +75,11 @@ class Team:
                 hint="fill one host after the other: srun --distribution=block, mpirun --map-by slot",
             )
         return hosts
+
+    def workers_by_host(self) -> list[int]:
+        """How many each host of the whole run has, the most first; in whatever order their ranks are."""
+        hosts_with = Counter(self.gather(self.world.local_rank))
+        return [sum(count > host for count in hosts_with.values()) for host in range(hosts_with[0])]
 
     def rows(self, values: Sequence[float]) -> list[list[float]]:
         """Everyone's numbers, by rank; as many from each."""

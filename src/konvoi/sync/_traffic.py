@@ -28,10 +28,14 @@ class Traffic:
     """A message may be under way for so many steps before anybody waits for it."""
     once_per_host: bool = False
     """The workers of a host add up among themselves first, and one message leaves for all of them."""
+    is_direct: bool = False
+    """Every worker first sends each other one its share, in turns; only the sums then go round a ring, as all else."""
     message_passes: float = 0.0
     """How often a processor goes through all values to make the messages and to read them; a GPU is done at once."""
     training_passes: float = 0.0
     """The same on the thread that trains, which computes nothing meanwhile."""
+    first_steps: tuple[int, Traffic] | None = None
+    """How many there are that send otherwise, and what; all else here is of those that follow."""
 
     def bytes_per_step(self, num_workers: int, num_hosts: int = 0) -> float:
         """What each worker sends on average, all steps alike: an all-reduce sends 2 (n - 1) / n of its payload.
@@ -40,6 +44,17 @@ class Traffic:
         """
         members = num_hosts or num_workers if self.once_per_host else num_workers
         return 2 * (members - 1) / members * self.payload_bytes / self.every_steps
+
+    def bytes_out_per_step(self, workers_by_host: Sequence[int]) -> float:
+        """What leaves a host for others, of the host that sends the most; on average, all steps alike."""
+        if len(workers_by_host) < 2:
+            return 0.0
+        members = [1] * len(workers_by_host) if self.once_per_host else workers_by_host
+        count = sum(members)
+        # A ring enters and leaves each host once, however many workers it passes there.
+        ring = count - 1
+        shares = max(own * (count - own) for own in members) if self.is_direct else ring
+        return (shares + ring) / count * self.payload_bytes / self.every_steps
 
 
 def num_values(shapes: Shapes) -> int:

@@ -379,7 +379,10 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
     of_adam = [shape for shape in shapes if not isinstance(shape, HiddenShape)]
     num_momenta = num_hidden(shapes) if config.shares_momentum else 0
     momenta_share = num_momenta / num_values(shapes)
-    outer_passes = OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0)
+    sending = passes(config.wire) + momenta_share * passes(config.momentum_wire) + (1 + momenta_share) * SENDING_PASSES
+    outer = OUTER_PASSES + (MOMENTUM_PASSES if config.outer_momentum else 0)
+    # When the backward pass is over: laid together and divided, put back; then the weights are what is shared.
+    exact = Traffic(4 * num_values(shapes), message_passes=1, training_passes=3)
     return Traffic(
         bytes_per_value(config.wire) * num_values(shapes)
         + bytes_per_value(config.momentum_wire) * num_momenta
@@ -388,10 +391,9 @@ def traffic(config: Config, shapes: Shapes) -> Traffic:
         num_messages=config.num_fragments,
         hidden_by="steps",
         overlap_steps=config.overlap,
-        message_passes=passes(config.wire)
-        + momenta_share * passes(config.momentum_wire)
-        + (1 + momenta_share) * SENDING_PASSES
-        + outer_passes,
+        is_direct=config.wire in INTEGERS,
+        message_passes=sending + outer,
         training_passes=(1 + momenta_share) * TRAINING_PASSES
         + moments_share * _moments.PASSES * num_values(of_adam) / num_values(shapes),
+        first_steps=(config.exact_steps, exact),
     )

@@ -187,8 +187,14 @@ def _parts(team: Team) -> tuple[Team, Team, int]:
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:
     """What is sent between the hosts, once for each; inside a host the gradients go around besides."""
-    sent: Traffic = config.module.traffic(config.between, shapes)
+    return _once_per_host(config.module.traffic(config.between, shapes))
+
+
+def _once_per_host(sent: Traffic) -> Traffic:
     if sent.hidden_by == "backward":
         # The thread that exchanges does it all, and scales the gradients once more.
         sent = replace(sent, message_passes=1 + sent.message_passes + sent.training_passes, training_passes=0)
+    if sent.first_steps:
+        count, first = sent.first_steps
+        sent = replace(sent, first_steps=(count, _once_per_host(first)))
     return replace(sent, once_per_host=True)

@@ -148,10 +148,15 @@ class Sync(ddp.Sync):
 
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:
-    """After start_step."""
-    buckets = ddp.traffic(config, shapes).num_messages
+    """After start_step; as ddp's until then."""
+    exact = ddp.traffic(config, shapes)
     num_sent = sum(_num_sent(config, shape) for shape in shapes)
-    return Traffic(4 * num_sent, num_messages=MESSAGES_PER_BUCKET * buckets, message_passes=MESSAGE_PASSES)
+    return Traffic(
+        4 * num_sent,
+        num_messages=MESSAGES_PER_BUCKET * exact.num_messages,
+        message_passes=MESSAGE_PASSES,
+        first_steps=(config.start_step, exact),
+    )
 
 
 def _num_sent(config: Config, shape: Sequence[int]) -> int:

@@ -1,10 +1,16 @@
-"""How much of the processor this process got: the difference between slow work and work that had to wait for a core."""
+"""How much of the processor this process got: the difference between slow work and work that had to wait for a core.
+
+And how much of it others had meanwhile.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from typing import Any
+
+import psutil
 
 NANOSECONDS = 1e-9
 
@@ -44,3 +50,40 @@ def _open_schedstat() -> int | None:
         return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
     except OSError:
         return None
+
+
+class OtherPrograms:
+    """share() tells how much of this process's cores others had since it was made: 0.5 of two are one."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def share(self) -> float:
+        elapsed, busy, own = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        return min(1.0, max(0.0, (busy - own) / (elapsed * len(_own_cores())))) if elapsed > 0 else 0.0
+
+    def _now(self) -> tuple[float, float, float]:
+        """The time; the cores' seconds for whomever; and for this process, its threads and its children."""
+        cores = psutil.cpu_times(percpu=True)
+        # Without interrupts: the packets that the kernel carries may well be our own.
+        busy = sum(_working(cores[core]) + getattr(cores[core], "steal", 0.0) for core in _own_cores())
+        process = psutil.Process()
+        used = process.cpu_times()
+        ended = used.children_user + used.children_system
+        return time.monotonic(), busy, _working(used) + ended + sum(map(_used, process.children(recursive=True)))
+
+
+def _own_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _working(times: Any) -> float:
+    return float(times.user + times.system + getattr(times, "nice", 0.0))
+
+
+def _used(child: psutil.Process) -> float:
+    try:
+        return _working(child.cpu_times())
+    except psutil.Error:
+        # It ended meanwhile.
+        return 0.0

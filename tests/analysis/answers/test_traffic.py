@@ -74,6 +74,23 @@ def test_in_a_ring_one_worker_of_each_host_sends_over_the_network(tmp_path):
     assert traffic.measured(run)["a"].interface == "eth0"
 
 
+def test_what_leaves_a_host_is_as_the_run_declared_it(tmp_path):
+    # Not what one worker sends: with integers all workers of a host send to other hosts.
+    summary = {"bytes_sent_per_step": 9_000_000, "bytes_out_per_host_and_step": 10_500_000}
+    run = run_of(tmp_path, num_workers=4, hosts=("a", "b"), summary=summary)
+    assert traffic.predicted(run) == 10_500_000
+    assert "Predicted are 10.5 MB out of each host." in traffic.answer(run).words
+
+
+def test_what_leaves_a_host_is_the_mean_of_the_steps_too(tmp_path):
+    def step(rank, number):
+        return {"bytes_sent": 1e6, "bytes_out_of_host": 6e6 if number <= 10 else 1e6}
+
+    run = run_of(tmp_path, num_workers=4, hosts=("a", "b"), step=step)
+    assert traffic.predicted(run) == pytest.approx((10 * 6e6 + 40 * 1e6) / 50)
+    assert "Predicted are 2.0 MB out of each host, on average over all steps: 6.0 MB in" in traffic.answer(run).words
+
+
 def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
     told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), summary={"bytes_sent_per_step": 3_000_000}))
     assert "2.00 times the prediction: headers, and what else" in told.words

@@ -72,19 +72,20 @@ def interface_of(run: RunRecord, host: HostRecord) -> str | None:
 
 def predicted(run: RunRecord) -> float | None:
     """Bytes that leave a host in a step, as the strategy declares them; None where the run has not told."""
-    per_worker = declared(run)
-    if per_worker is None:
+    of_each = declared(run)
+    if of_each is None:
         return None
-    # In a ring over hosts only the last worker of each host has its next neighbour elsewhere.
-    return per_worker * (run.num_workers if is_one_host(run) else 1)
+    return of_each * (run.num_workers if is_one_host(run) else 1)
 
 
 def declared(run: RunRecord) -> float | None:
-    """Bytes that a worker sends in a step: the mean over the steps that the counters saw."""
+    """Bytes that leave a host in a step; with one host alone, each worker. The mean over the steps that were counted."""
     sent, shares = _sent_and_seen(run)
     if len(sent):
         return float(np.average(sent, weights=shares))
-    told = run.summary.get("bytes_sent_per_step")
+    # Older runs do not tell it. In a ring over hosts only the last worker of each has its next neighbour elsewhere.
+    per_worker = run.summary.get("bytes_sent_per_step")
+    told = per_worker if is_one_host(run) else run.summary.get("bytes_out_per_host_and_step", per_worker)
     return None if told is None else float(told)
 
 
@@ -94,7 +95,9 @@ def _sent_and_seen(run: RunRecord) -> tuple[Floats, Floats]:
     All steps where there are no counters.
     """
     rank, host = run.first, run.hosts.get(run.first.host)
-    sent, shares = rank.steps.bytes_sent, np.ones(len(rank.steps))
+    is_told = rank.steps.has("bytes_out_of_host") and not is_one_host(run)
+    sent = rank.steps["bytes_out_of_host"] if is_told else rank.steps.bytes_sent
+    shares = np.ones(len(rank.steps))
     if host and (name := interface_of(run, host)) is not None:
         time, seconds, *_ = _samples(host, name)
         seen = seen_shares(rank, time, seconds)
@@ -183,11 +186,11 @@ def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
         return "How much to expect is not in the run's summary."
     if predicted_bytes == 0:
         return "Predicted are none: the workers of a host add up among themselves, and there was one host."
-    per_worker = amount_of_bytes(declared(run) or 0.0)
     if is_one_host(run):
+        per_worker = amount_of_bytes(declared(run) or 0.0)
         whole = f"{amount_of_bytes(predicted_bytes)}: {per_worker} by each of {run.num_workers} workers"
     else:
-        whole = f"{per_worker} out of each host"
+        whole = f"{amount_of_bytes(predicted_bytes)} out of each host"
     return f"Predicted are {whole}{_when_words(run)}."
 
 
