@@ -90,8 +90,9 @@ def test_what_is_between_the_hosts_may_be_another_way(advice_of):
         {"hosts": ("a",)},
         # The run would be refused.
         {"hosts": TWO, "recipe": {"train": {"ema_decay": 0.99}}},
+        {"hosts": TWO, "recipe": {"model": {"sync_batch_norm": True}}},
     ],
-    ids=["in use", "in use between hosts", "one host", "moving average"],
+    ids=["in use", "in use between hosts", "one host", "moving average", "batch norm over all"],
 )
 def test_local_steps_are_not_advised(advice_of, made):
     assert not any("one exchange in" in name for name in advice_of(step=NETWORK, **made))

@@ -62,8 +62,9 @@ def _half_precision(found: Findings) -> Iterator[Advice]:
 def _local_steps(found: Findings) -> Iterator[Advice]:
     """Not on one host: its memory is no slow link, and weights that part cost some of the score."""
     run, way = found.run, way_of(found.run)
-    # Of weights that part no moving average is kept.
-    if way.name != "ddp" or not way.prefix or is_one_host(run) or run.setting("train.ema_decay"):
+    # With weights that part, neither a moving average of them goes nor batch norm over all workers.
+    is_refused = run.setting("train.ema_decay") or run.setting("model.sync_batch_norm")
+    if way.name != "ddp" or not way.prefix or is_one_host(run) or is_refused:
         return
     bytes_per_value = LOCAL_BYTES + (MOMENTUM_BYTES if run.setting("optim.name") == "muon" else 0)
     rarer = 1 / LOCAL_STEPS

@@ -79,7 +79,7 @@ def predicted(run: RunRecord) -> float | None:
 
 
 def declared(run: RunRecord) -> float | None:
-    """Bytes that leave a host in a step; with one host alone, each worker. The mean over the steps that were counted."""
+    """Bytes that leave a host in a step; with one host alone, each worker. The mean over the steps that were seen."""
     sent, shares = _sent_and_seen(run)
     if len(sent):
         return float(np.average(sent, weights=shares))
