@@ -40,17 +40,19 @@ def diloco(local_steps: int, wire: str = "int8") -> list[str]:
     return ["sync.name=diloco", f"sync.local_steps={local_steps}", f"sync.wire={wire}"]
 
 
-SETTINGS = {
+# What is run unless told otherwise: every way once for each number of workers and seed.
+PLANNED = {
     "ddp": ["sync.name=ddp"],
     "fp16": ["sync.name=fp16"],
     "powersgd": ["sync.name=powersgd"],
+    **{f"diloco-{steps}-int4": diloco(steps, "int4") for steps in (4, 6, 8, 16, 32)},
+}
+SETTINGS = PLANNED | {
     **{f"diloco-{steps}": diloco(steps) for steps in (4, 6, 8, 12, 16, 32)},
     # Up to 8 local steps Muon's momentum is averaged as well, unless asked not to.
     **{f"diloco-{steps}-own-momentum": [*diloco(steps), "sync.share_momentum=false"] for steps in (4, 6, 8)},
-    # What 1 Gbit/s can bear.
-    **{f"diloco-{steps}-int4": diloco(steps, "int4") for steps in (6, 7)},
+    "diloco-7-int4": diloco(7, "int4"),
     # What 100 Mbit/s can bear.
-    "diloco-16-int4": diloco(16, "int4"),
     "diloco-8-int2-own-momentum": [*diloco(8, "int2"), "sync.share_momentum=false"],
     # A local step costs no exchange, so it need not be large: twice as many, and as often an exchange.
     **{f"diloco-{2 * steps}-half": diloco(2 * steps) for steps in (4, 8, 12, 16, 32)},
@@ -73,14 +75,14 @@ def main() -> None:
                     key = {"setting": name, "workers": num_workers, "seed": seed, **budget}
                     if not any(key.items() <= row.items() for row in rows()):
                         measure(key, settings[name], arguments.keep)
-    print_table(budget)
+    print_table(budget, chosen)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(PLANNED))
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=0.03)
@@ -146,20 +148,26 @@ def command(key: dict[str, Any], overrides: list[str]) -> list[str]:
     return [*KONVOI, "train", "multi30k-tiny", "--quiet", *(word for change in changes for word in ("--set", change))]
 
 
-def print_table(budget: dict[str, Any]) -> None:
+def print_table(budget: dict[str, Any], settings: list[str]) -> None:
     """Beside ddp of the same seed and number of workers; of the test split only what was scored on it."""
     found = defaultdict(list)
     for row in rows():
-        if budget.items() <= row.items():
-            found[row["setting"], row["workers"]].append(row)
-    exact = {(workers, row["seed"]): row for (name, workers), group in found.items() if name == "ddp" for row in group}
-    print("| setting | workers | seeds | loss | BLEU | loss against ddp | BLEU | test loss | test BLEU |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for (name, num_workers), group in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
+        if budget.items() <= row.items() and row["setting"] in settings:
+            found[row["workers"], settings.index(row["setting"])].append(row)
+    exact = {
+        (row["workers"], row["seed"]): row for row in rows() if (budget | {"setting": "ddp"}).items() <= row.items()
+    }
+    print("| workers | setting | seeds | loss | BLEU | loss against ddp | BLEU | each seed | test loss | test BLEU |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |")
+    for (num_workers, number), group in sorted(found.items()):
+        group.sort(key=lambda row: row["seed"])
         pairs = [(row, exact[num_workers, row["seed"]]) for row in group if (num_workers, row["seed"]) in exact]
         means = f"{mean_of(group, 'loss'):.4f} | {mean_of(group, 'bleu'):.2f}"
-        against = [more(pairs, "loss"), more(pairs, "bleu"), more(pairs, "test_loss"), more(pairs, "test_bleu")]
-        print(f"| {name} | {num_workers} | {len(group)} | {means} | {' | '.join(against)} |")
+        each = "; ".join(
+            f"{more([pair], 'loss')}, {more([pair], 'bleu')}" for pair in pairs if settings[number] != "ddp"
+        )
+        against = [more(pairs, "loss"), more(pairs, "bleu"), each, more(pairs, "test_loss"), more(pairs, "test_bleu")]
+        print(f"| {num_workers} | {settings[number]} | {len(group)} | {means} | {' | '.join(against)} |")
 
 
 def mean_of(group: list[dict[str, Any]], key: str) -> float:
@@ -168,7 +176,9 @@ def mean_of(group: list[dict[str, Any]], key: str) -> float:
 
 def more(pairs: list[tuple[dict[str, Any], dict[str, Any]]], key: str) -> str:
     """Than ddp: loss as a share, BLEU in points."""
-    both = [(row[key], base[key]) for row, base in pairs if key in row and key in base and row is not base]
+    both = [
+        (row[key], base[key]) for row, base in pairs if key in row and key in base and row["setting"] != base["setting"]
+    ]
     if not both:
         return ""
     if key.endswith("loss"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.processes import Trainings, losses, steps
 
+from konvoi.config.recipe import read
 from konvoi.engine.loop import train_step
 from konvoi.errors import UserError
 from konvoi.run_directory import RunDirectory
@@ -124,6 +126,14 @@ def test_a_moving_average_of_weights_that_part_is_refused(trainings: Trainings) 
         trainings.train(run)
 
 
+@pytest.mark.parametrize("sync", ["diloco", "auto"])
+def test_batch_norm_over_workers_that_part_is_refused(trainings: Trainings, tmp_path: Path, sync: str) -> None:
+    recipe = read("demo-images", [f"sync.name={sync}", "model.sync_batch_norm=true"])
+    run = RunDirectory.create(tmp_path / "run", recipe)
+    with pytest.raises(UserError, match=rf"model\.sync_batch_norm does not go with {sync}"):
+        trainings.train(run)
+
+
 def test_the_choice_of_auto_is_told_and_kept(trainings: Trainings) -> None:
     run = trainings.new("sync.name=auto")
     assert trainings.train_together(run, 2) == [0, 0]
@@ -135,6 +145,15 @@ def test_the_choice_of_auto_is_told_and_kept(trainings: Trainings) -> None:
     assert again["chosen"] == first["chosen"]
     assert again["message"].endswith("as chosen before")
     assert losses(resumed, after=SAVED_AT) == losses(run, after=SAVED_AT)
+
+
+def test_a_run_that_one_worker_began_is_measured_when_others_join(trainings: Trainings) -> None:
+    run = trainings.trained("sync.name=auto")
+    assert not [event for event in run.events_of(0) if event["kind"] == "sync"]
+    joined = trainings.killed_after(run, SAVED_AT)
+    assert trainings.train_together(joined, 2, resume=True) == [0, 0]
+    told = [event for event in joined.events_of(0) if event["kind"] == "sync"]
+    assert [("of linear expected" in event["message"]) for event in told] == [True]
 
 
 @pytest.mark.parametrize("name", ["diloco", "auto"])

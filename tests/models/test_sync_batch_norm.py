@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from tests.processes import ended, free_port, start_process, torchrun_variables
+from tests.sync.workers import Training, new_sync, on_workers
 from torch import Tensor
 
 from konvoi.models._sync_batch_norm import SyncBatchNorm
 from konvoi.models.resnet import Config, Model
+from konvoi.sync import Team
 
 # Rank 0 sees the first five of eight pictures, rank 1 the last three.
 SEEN = (slice(0, 5), slice(5, 8))
@@ -136,3 +138,47 @@ def test_its_names_are_those_of_the_plain_model() -> None:
     with torch.device("meta"):
         synced, plain = (Model(Config(depth=18, sync_batch_norm=value), 10) for value in (True, False))
     assert list(synced.state_dict()) == list(plain.state_dict())
+
+
+# Those with threads of their own among them, whose messages must not be taken for a layer's.
+ALIKE: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fp16": {},
+    "bf16": {},
+    "powersgd": {"rank": 1, "start_step": 0},
+    "hierarchical": {"between": {"name": "powersgd", "rank": 1, "start_step": 0}},
+}
+
+
+def new_model_and_pictures() -> tuple[Model, Tensor]:
+    torch.manual_seed(5)
+    # Linear in its last layer only, whose gradient is what the layers before it make of the pictures.
+    return Model(Config(depth=18, stem="small", width=8, sync_batch_norm=True), num_classes=3), torch.randn(8, 3, 9, 9)
+
+
+def trained(team: Team) -> dict[str, list[list[float]]]:
+    """The last layer's gradient in three steps, by the name of the way to synchronise."""
+    found = {}
+    for name, table in ALIKE.items():
+        model, x = new_model_and_pictures()
+        training = Training(model, new_sync(name, table, team))
+        own = x[SEEN[team.rank]]
+        training.settle(own)
+        steps = [training.step(own, rate=0.01) for _ in range(3)]
+        found[name] = [gradients[-2][0].tolist() for gradients in steps]
+        training.sync.close()
+    return found
+
+
+def test_it_trains_with_every_way_whose_workers_stay_alike() -> None:
+    first, second = on_workers(trained, [1, 1])
+    model, x = new_model_and_pictures()
+    torch.autograd.backward(model(x).sum())
+    weight = model.fc.weight.grad
+    assert weight is not None and weight.abs().max() > 0.1
+    # A worker's output is the sum over its pictures, and what the two are averaged to is half of the sum over all.
+    assert first["ddp"][0] == pytest.approx((weight[0] / 2).tolist(), rel=1e-3, abs=1e-5)
+    assert set(first) == set(ALIKE)
+    for name, steps in first.items():
+        assert steps == second[name], name
+        assert steps[0] == pytest.approx(first["ddp"][0], rel=0.1, abs=0.05), name

@@ -6,16 +6,18 @@ import json
 import math
 import random
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.processes import ended, free_port, start_process, torchrun_variables
+from tests.sync.workers import on_workers
 from torch import nn
 
 from konvoi.plan.predict import Prediction
 from konvoi.plan.setup import Host, Link, Setup
-from konvoi.sync import HiddenShape, Team, ddp, diloco, fp16, hierarchical
+from konvoi.sync import HiddenShape, Team, auto, ddp, diloco, fp16, hierarchical
 from konvoi.sync._exchange import bytes_per_value
 from konvoi.sync._pace import at_pace
 from konvoi.sync.auto import Config, Sync, candidates, first_that_reaches, spread, words_for
@@ -89,6 +91,25 @@ def test_all_workers_choose_alike_and_a_resumed_run_keeps_it(found: list[dict[st
     for name in ("compute", "network"):
         assert found[0][name] == found[1][name]
         assert found[0][name]["resumed"] == found[0][name]["chosen"]
+
+
+def choose_with_unequal_cores(team: Team) -> list[dict[str, Any]]:
+    """For rates of a link around which the choice turns; each host's cores are its rank's."""
+    auto.usable_cores = lambda: (64, 1)[team.rank]
+    found = []
+    for megabits in (2, 5, 10, 20, 40, 80, 160, 320):
+        sync = Sync(Config(), team, Timeline())
+        sync._link = lambda megabits=megabits: Link.of_bits(1e6 * megabits)  # type: ignore[method-assign,misc]
+        sync.probe(lambda: time.sleep(0.05), 1, [(1_000, 1_000)])
+        found.append({"chosen": sync.chosen.model_dump(mode="json"), "message": sync.message})
+        sync.close()
+    return found
+
+
+def test_hosts_with_other_cores_choose_alike() -> None:
+    first, second = on_workers(choose_with_unequal_cores, [1, 1])
+    assert first == second
+    assert len({str(one["chosen"]) for one in first}) > 2
 
 
 def prediction(efficiency: float) -> Prediction:

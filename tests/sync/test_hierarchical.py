@@ -95,6 +95,19 @@ def test_with_diloco_between_them_the_hosts_are_its_workers() -> None:
         assert all(found[f"resumed {overlap}"] == found[f"overlap {overlap}"] for overlap in (0, 1))
 
 
+def exact_first(team: Team) -> list[float]:
+    training = fresh(team, {"between": {**DILOCO, "local_steps": 2, "overlap_steps": 0, "exact_steps": 2}})
+    return [walk(team, training) for _ in range(4)]
+
+
+def test_in_exact_steps_every_worker_weighs_the_same_however_many_its_host_has() -> None:
+    # (1 + 2 + 3) / 3 = 2 in each of two steps; then the first host takes 1.5 a step, the second 3, from -4 to -7 and
+    # -10, and all move to -8.5.
+    first, same, second = on_workers(exact_first, [2, 1])
+    assert first == same == pytest.approx([-2.0, -4.0, -5.5, -8.5])
+    assert second == pytest.approx([-2.0, -4.0, -7.0, -8.5])
+
+
 def momenta(team: Team) -> dict[str, list[float]]:
     """After each of four steps; a step keeps a half. The first host's gradient is 1, the second's 3."""
     gradient = [1.0, 1.0, 3.0][team.rank]

@@ -127,7 +127,7 @@ def build(directory: RunDirectory, world: World, resume: bool, quiet: bool = Fal
     with timeline("model"):
         bare_model: nn.Module = task.build_model()
     sync = registry.find("sync", recipe.name_of("sync")).Sync(recipe.sync, team, timeline)
-    _check_average(recipe, sync)
+    _check_replicas(recipe, sync)
     precision = Precision(recipe.train.precision if recipe.train.precision != "auto" else fastest(device), device)
     facts = _facts(task, bare_model, precision, world)
     run = Run(
@@ -334,11 +334,20 @@ def _use_device(world: World, recipe: Recipe) -> torch.device:
     return torch.device("cpu")
 
 
-def _check_average(recipe: Recipe, sync: Any) -> None:
-    if recipe.train.ema_decay and sync.may_differ:
+def _check_replicas(recipe: Recipe, sync: Any) -> None:
+    """What needs workers that are alike in every step."""
+    if not sync.may_differ:
+        return
+    if recipe.train.ema_decay:
         raise UserError(
             f"train.ema_decay does not go with {recipe.name_of('sync')}: between exchanges the workers' weights differ",
             hint="leave ema_decay out, or average checkpoints: konvoi eval RUN --checkpoint average",
+        )
+    if getattr(recipe.model, "sync_batch_norm", False):
+        raise UserError(
+            f"model.sync_batch_norm does not go with {recipe.name_of('sync')}: every layer would wait for all workers,"
+            " whose weights differ",
+            hint="leave sync_batch_norm out, or use sync.name = ddp, fp16, bf16 or powersgd",
         )
 
 

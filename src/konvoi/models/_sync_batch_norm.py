@@ -1,4 +1,4 @@
-"""Batch norm over the pictures of all workers, also on CPUs, where torch's own refuses to work.
+"""Batch norm over the pictures of all workers. torch's own refuses CPUs, and DDP refuses it there.
 
 With the sums of all workers, one step of two workers with 32 pictures each is a step of one worker with 64.
 """
@@ -59,11 +59,11 @@ class _SyncedNorm(torch.autograd.Function):
         return grad_x.to(x.dtype), own_sums[1], own_sums[0], None
 
 
-class SyncBatchNorm(nn.SyncBatchNorm, nn.BatchNorm2d):
-    """torch's own on GPUs and where there is one worker; ours where several train on CPUs."""
+class SyncBatchNorm(nn.BatchNorm2d):
+    """A plain one where there is one worker, and at an evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu" or not self.training or not _has_colleagues():
+        if not self.training or not _has_colleagues():
             return super().forward(x)
         out, mean, variance, count = _SyncedNorm.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
         self._remember(mean, variance * (count / (count - 1)).to(variance.dtype))

@@ -124,12 +124,13 @@ class Fragment(Stretch):
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def restore(self, tensors: dict[str, Tensor], own: dict[str, Tensor], sent_and_arrives_at: list[int]) -> None:
-        """Without what is its own a worker begins at the shared weights, and nothing is under way."""
+        """Without what is its own a worker begins at the shared weights, as all know that they will be."""
         device = self.shared.device
-        self.shared, self.momentum = OuterStep.read("", tensors, device)
+        is_under_way = bool(sent_and_arrives_at)
+        self.shared, self.momentum = OuterStep.read("next_" if is_under_way and not own else "", tensors, device)
         self.set_own(own.get("own", self.shared))
         # A former version wrote something else: then what was under way goes with the next exchange.
-        if "move" in own and sent_and_arrives_at:
+        if is_under_way and "move" in own:
             arrival = Arrival(OuterStep.read("next_", tensors, device), own["move"], own.get("momentum_move"))
             sent_at, arrives_at = sent_and_arrives_at
             self.pending = Pending(sent_at, arrives_at, known(None), known(arrival))

@@ -70,7 +70,7 @@ class Sync(_base.Sync):
         self.way = registry.find("sync", name_of(chosen)).Sync(chosen, self.team, self.timeline)
 
     def probe(self, one_pass: Callable[[], None], num_passes: int, shapes: Shapes) -> None:
-        """One that was resumed has chosen already."""
+        """One that was resumed has chosen already, unless by one worker alone, who had nothing to choose."""
         if self.team.size == 1 or self.message:
             return
         setup = self._setup()
@@ -80,7 +80,8 @@ class Sync(_base.Sync):
             (config, predict(profile, setup, registry.find("sync", name_of(config)).traffic(config, shapes)))
             for config in candidates(self.config.max_local_steps, 1 < len(setup.hosts) < self.team.size)
         ]
-        config, prediction = first_that_reaches(self.config.efficiency, tried)
+        # The first one's choice is everybody's: what fits one's own figures may not be what the others would take.
+        config, prediction = self.team.from_first(first_that_reaches(self.config.efficiency, tried))
         self.message = reason(setup, compute_seconds, config, prediction, tried[0])
         self._choose(config)
 
@@ -94,13 +95,15 @@ class Sync(_base.Sync):
         )
         if torch.cuda.is_available():
             return profile
-        threads, vector = torch.get_num_threads(), torch.zeros(NUM_VALUES)
+        vector = torch.zeros(NUM_VALUES)
+        # Of the host that has the fewest cores.
+        cores, threads = min(self.team.gather((usable_cores(), torch.get_num_threads())))
         return replace(
             profile,
             seconds_per_pass=self._seconds_of(lambda: vector + vector) / NUM_VALUES,
             on_processor=True,
             threads=threads,
-            cores=max(usable_cores(), setup.most_workers * threads),
+            cores=max(cores, setup.most_workers * threads),
         )
 
     def _setup(self) -> Setup:
@@ -212,9 +215,9 @@ class Sync(_base.Sync):
         return context
 
     def state(self) -> dict[str, Any]:
-        chosen = self.chosen.model_dump(mode="json")
         return {
-            "chosen": chosen,
+            "chosen": self.chosen.model_dump(mode="json"),
+            "was_measured": bool(self.message),
             "way": self.way.state(),
             "losses": [list(row) for row in self._losses],
             "tightens_after": self._tightens_after,
@@ -227,7 +230,8 @@ class Sync(_base.Sync):
         self.way.load_state(state["way"])
         self._losses = deque(state["losses"], self.config.watch_steps)
         self._tightens_after = state.get("tightens_after", 0)
-        self.message = f"sync: {words_for(self.chosen)}, as chosen before"
+        if state.get("was_measured", True):
+            self.message = f"sync: {words_for(self.chosen)}, as chosen before"
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.way.tensors())
@@ -286,7 +290,7 @@ def reason(
     megabits = 8e-6 * setup.hosts[0].link.bytes_per_second
     found = f"sync: {words_for(config)}, {prediction.efficiency:.0%} of linear expected"
     measured = f"link {megabits:,.0f} Mbit/s, compute {compute_seconds:.2f} s a step"
-    if config is exact[0]:
+    if config == exact[0]:
         return f"{found} ({measured})"
     return f"{found}; {words_for(exact[0])} would reach {exact[1].efficiency:.0%} ({measured})"
 

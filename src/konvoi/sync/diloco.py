@@ -28,7 +28,7 @@ from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, ddp
 from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, passes, together
 from konvoi.sync._fragment import Arrival, Fragment, Momentum, Pending, Sent, hidden, part_of
 from konvoi.sync._moments import Moments
-from konvoi.sync._pace import at_pace, tightened
+from konvoi.sync._pace import at_pace, is_due, tightened
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first: half the bytes cost the model less
@@ -107,6 +107,8 @@ class Sync(_base.Sync):
         self.local_steps, self.overlap = config.local_steps, config.overlap
         self.agreement_lag = max(1, config.overlap)
         self.num_replicas = team.size
+        self.weight = 1.0
+        """Of this replica's gradient in the mean, where replicas are of more workers or fewer."""
         self.optimizer: Optimizer | None = None
         self.moments: Moments | None = None
         self.step = self.finished_at = 0
@@ -184,7 +186,7 @@ class Sync(_base.Sync):
     def _average_gradients(self, model: nn.Module) -> None:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         with self.timeline("optimiser"):
-            own = torch.cat([gradient.view(-1) for gradient in gradients])
+            own = torch.cat([gradient.view(-1) for gradient in gradients]).mul_(self.weight)
         with self.timeline("exposed_communication"):
             mean = self.exchanger.submit(lambda: alone(self.averagers[-1].exactly(own))).result()
         with self.timeline("optimiser"):
@@ -202,7 +204,7 @@ class Sync(_base.Sync):
         if self.moments:
             self._share_moments(self.moments, step)
         for number in range(len(self.fragments)):
-            if self._is_due(number, step):
+            if is_due(number, len(self.fragments), step, self.local_steps):
                 self._send(number, step)
                 if self.overlap == 0:
                     self._arrive(number)
@@ -225,11 +227,6 @@ class Sync(_base.Sync):
         if step % max(self.local_steps, _moments.EVERY) == 0:
             with self.timeline("optimiser"):
                 moments.send(step, max(1, self.overlap))
-
-    def _is_due(self, number: int, step: int) -> bool:
-        """They take turns; the last one is due when all steps of a round are done."""
-        period = self.local_steps
-        return step % period == (number + 1) * period // len(self.fragments) % period
 
     def _send(self, number: int, step: int) -> None:
         fragment = self.fragments[number]

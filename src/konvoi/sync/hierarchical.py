@@ -139,6 +139,7 @@ class LocalSteps(diloco.Sync):
     def __init__(self, config: diloco.Config, team: Team, timeline: Timeline) -> None:
         super().__init__(config, team, timeline)
         self.local, self.across, self.num_replicas = _parts(team)
+        self.weight = self.local.size * self.num_replicas / team.size
         self.inside = ddp.Sync(ddp.Config(), self.local, timeline)
 
     def wrap(self, model: nn.Module) -> nn.Module:

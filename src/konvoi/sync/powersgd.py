@@ -53,7 +53,8 @@ class Sync(ddp.Sync):
         super().__init__(config, team, timeline)
         self.has_own = config.error_feedback
         self._power = PowerSGDState(
-            team.group,
+            # Of its own: a thread sends here, while the training one may have something to send as well (batch norm).
+            team.another_group(),
             matrix_approximation_rank=config.rank,
             start_powerSGD_iter=2,
             min_compression_rate=config.min_compression_rate,
