@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def seconds(advice: Advice) -> tuple[float, float]:
     return (advice.before_seconds, advice.after_seconds)
 
 
+TWO = ("a", "b")
 NETWORK = {"phases": {"exposed_communication": 1.032, "agreement": 0.001}}
 
 
@@ -54,7 +56,7 @@ def test_of_what_hides_behind_backward_more_hides_when_it_is_shorter(advice_of):
 
 def test_local_steps_exchange_once_in_six_in_an_eighth_of_the_bytes(advice_of):
     # Of 1.030 s for bytes 1/48 stays, of 2 ms for two collectives 1/6; the exposed 1.032 s end otherwise.
-    advice = advice_of(step=NETWORK)["one exchange in 6 steps"]
+    advice = advice_of(step=NETWORK, hosts=TWO)["one exchange in 6 steps"]
     assert advice.how == "--set sync.name=diloco"
     assert seconds(advice) == pytest.approx((1.493, 0.461 + 1.030 / 48 + 0.002 / 6))
     # What is advised is what that does.
@@ -62,8 +64,67 @@ def test_local_steps_exchange_once_in_six_in_an_eighth_of_the_bytes(advice_of):
     assert (usual.local_steps, bytes_per_value(usual.wire)) == (6, pytest.approx(0.5, rel=0.01))
 
 
-def test_a_run_with_local_steps_is_not_told_of_them(advice_of):
-    assert not any("one exchange in" in name for name in advice_of(step=NETWORK, recipe={"sync": {"name": "diloco"}}))
+def test_with_muon_a_momentum_travels_too(advice_of):
+    # 1.5 instead of 4 bytes, once in six steps: a sixteenth of 1.030 s.
+    advice = advice_of(step=NETWORK, hosts=TWO, recipe={"optim": {"name": "muon"}})["one exchange in 6 steps"]
+    assert seconds(advice) == pytest.approx((1.493, 0.461 + 1.030 / 16 + 0.002 / 6))
+
+
+def test_where_hosts_have_several_workers_one_of_each_exchanges(advice_of):
+    advice = advice_of(step=NETWORK, num_workers=4, hosts=TWO)["one exchange in 6 steps"]
+    assert advice.how == "--set sync.name=hierarchical --set sync.between.name=diloco"
+
+
+def test_what_is_between_the_hosts_may_be_another_way(advice_of):
+    advice = advice_of(step=NETWORK, hosts=TWO, recipe={"sync": {"name": "hierarchical", "between": {"name": "ddp"}}})
+    assert advice["one exchange in 6 steps"].how == "--set sync.between.name=diloco"
+    assert advice["half precision gradients between the hosts"].how == "--set sync.between.name=fp16"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"hosts": TWO, "recipe": {"sync": {"name": "diloco"}}},
+        {"hosts": TWO, "recipe": {"sync": {"name": "hierarchical", "between": {"name": "diloco"}}}},
+        # Its memory is no slow link.
+        {"hosts": ("a",)},
+        # The run would be refused.
+        {"hosts": TWO, "recipe": {"train": {"ema_decay": 0.99}}},
+        {"hosts": TWO, "recipe": {"model": {"sync_batch_norm": True}}},
+    ],
+    ids=["in use", "in use between hosts", "one host", "moving average", "batch norm over all"],
+)
+def test_local_steps_are_not_advised(advice_of, made):
+    assert not any("one exchange in" in name for name in advice_of(step=NETWORK, **made))
+
+
+def test_where_auto_chose_another_way_is_not_advised(tmp_path):
+    path = make_run(tmp_path / "run", step=NETWORK, hosts=TWO, recipe={"sync": {"name": "auto"}})
+    events = path / "events" / "rank0.jsonl"
+    events.write_text(json.dumps({"kind": "sync", "time": 0.0, "chosen": {"name": "ddp"}}) + "\n" + events.read_text())
+    told = [advice.how for advice in diagnose(RunRecord.read(path)).advice]
+    assert told and not any("sync" in how for how in told)
+
+
+def test_what_comes_too_late_behind_other_steps_may_come_less_often(advice_of):
+    # 1.032 of 1.493 s stand still: the link is busy all the time, and 0.461 s hide the half of it but for 0.286 s.
+    advice = advice_of(step=NETWORK, hosts=TWO, recipe={"sync": {"name": "diloco", "local_steps": 6}})
+    fewer = advice["half as many exchanges"]
+    assert fewer.how == "--set sync.local_steps=12"
+    assert seconds(fewer) == pytest.approx((1.493, 1.493 / 2), abs=0.001)
+    assert advice["4 micro-batches in a step"].how == "--set train.accumulate=4"
+
+
+def test_exact_steps_that_take_most_of_it_may_be_left_out(advice_of):
+    def step(rank: int, number: int) -> dict[str, Any]:
+        return NETWORK if number <= 20 else {"phases": {"exposed_communication": 0.0, "agreement": 0.0}}
+
+    sync = {"name": "diloco", "local_steps": 6, "exact_steps": 20}
+    advice = advice_of(step=step, hosts=TWO, recipe={"sync": sync})
+    assert "half as many exchanges" not in advice
+    # Twenty of fifty steps of 0.46 s take 1.033 s more.
+    assert seconds(advice["no exact steps at first"]) == pytest.approx((0.46 + 1.033 * 20 / 50, 0.46))
+    assert advice["no exact steps at first"].how == "--set sync.exact_steps=0"
 
 
 def test_accumulating_exchanges_once_in_four(advice_of):
@@ -178,8 +239,20 @@ def test_a_second_machine_pays_for_its_exchange(advice_of):
 
 def test_twice_the_machines_send_half_as_much_again(advice_of):
     # From 2 to 4 workers: 2 x 1/2 -> 2 x 3/4 of the gradient, and twice the latency: 37 x 1.5 + 2 x 2 ms.
-    advice = advice_of()["twice as many machines like these"]
+    advice = advice_of(hosts=TWO)["twice as many machines like these"]
     assert seconds(advice) == pytest.approx((0.5 / 2, (0.5 - 0.039 + 0.037 * 1.5 + 0.004) / 4))
+
+
+def test_two_workers_of_one_host_would_have_to_learn_of_a_network(advice_of):
+    # 6 MB become 9 among four workers: 72 ms at 1 Gbit/s. More workers on this host are no second machine.
+    advice = advice_of()["a second machine like this one over 1 Gbit/s"]
+    assert advice.how.startswith("start it on both")
+    assert seconds(advice) == pytest.approx((0.5 / 2, (0.5 + 0.072) / 4))
+
+
+def test_what_travels_behind_other_steps_hides_on_a_network_too(advice_of):
+    advice = advice_of(recipe={"sync": {"name": "diloco"}}, step={"bytes_sent": 129_000.0})
+    assert seconds(advice["a second machine like this one over 1 Gbit/s"]) == pytest.approx((0.5 / 2, 0.5 / 4))
 
 
 def test_the_last_collective_has_nothing_to_hide_behind():

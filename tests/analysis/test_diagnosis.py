@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from tests.analysis.made_runs import make_run
 
+from konvoi import registry
 from konvoi.analysis.diagnosis import diagnose
 from konvoi.analysis.record import RunRecord
+from konvoi.analysis.sync import BEHIND_STEPS
 from konvoi.analysis.verdict import Verdict
 
 Made = Callable[..., Verdict]
@@ -75,6 +78,80 @@ def test_latency(verdict_of):
     assert (verdict.verdict, verdict.kind) == ("network", "latency")
     assert "10 collectives" in verdict.sentence
     assert "40 ms" in verdict.sentence
+
+
+def test_where_latency_is_most_of_it_no_rate_is_told(verdict_of):
+    # 10 collectives x 4 ms of 41 ms: 6 MB in the 1 ms that is left would be 48 Gbit/s.
+    communication = {"agreement_moving_seconds": 0.004, "num_collectives": 11}
+    phases = {"exposed_communication": 0.041, "agreement": 0.004}
+    verdict = verdict_of(step={"phases": phases, "communication": communication})
+    assert verdict.facts["exchange"]["achieved_bits_per_second"] is None
+    assert not any("travel at" in line for line in verdict.evidence)
+
+
+DILOCO = {"name": "diloco", "local_steps": 6, "exact_steps": 0}
+
+
+def behind_steps(rank: int, number: int, exposed_seconds: float = 0.0001) -> dict[str, Any]:
+    """129 kB a step, of which a worker sees what it waits for, and an agreement that was sent a step ago."""
+    communication = {"agreement_moving_seconds": 0.00001, "num_collectives": 2, "bytes": 129_000}
+    phases = {"exposed_communication": exposed_seconds, "agreement": 0.00002}
+    return {"phases": phases, "communication": communication}
+
+
+@pytest.mark.parametrize(
+    "sync", [DILOCO, {"name": "hierarchical", "between": DILOCO}], ids=["diloco", "diloco between hosts"]
+)
+def test_of_what_travels_behind_other_steps_no_rate_is_known(verdict_of, sync):
+    verdict = verdict_of(step=behind_steps, recipe={"sync": sync})
+    told = " ".join([verdict.sentence, *verdict.evidence])
+    # 129 kB in 0.1 ms would be 10 Gbit/s, and 0.01 ms the latency.
+    assert "travel at" not in told and "takes 0.0" not in told
+    assert verdict.facts["exchange"]["achieved_bits_per_second"] is None
+    assert verdict.facts["exchange"]["latency_seconds_per_collective"] is None
+    assert "each rank sends 129.0 kB a step, which travel behind other steps; for 0.1" in told
+    assert "the interface sends up to 96 Mbit/s in a second" in told
+
+
+def test_what_auto_chose_is_known_from_its_event(tmp_path):
+    path = make_run(tmp_path / "run", step=behind_steps, recipe={"sync": {"name": "auto"}})
+    events = path / "events" / "rank0.jsonl"
+    chosen = {"kind": "sync", "time": 0.0, "message": "sync: diloco", "chosen": DILOCO}
+    events.write_text(json.dumps(chosen) + "\n" + events.read_text())
+    assert not any("travel at" in line for line in diagnose(RunRecord.read(path)).evidence)
+
+
+def test_what_comes_too_late_behind_other_steps_is_the_networks(verdict_of):
+    def step(rank: int, number: int) -> dict[str, Any]:
+        return behind_steps(rank, number, exposed_seconds=0.4)
+
+    verdict = verdict_of(step=step, recipe={"sync": DILOCO})
+    assert (verdict.verdict, verdict.kind) == ("network", "")
+    assert "pass in the exchange; 129.0 kB a step travel behind other steps and come too late." in verdict.sentence
+
+
+def test_exact_first_steps_are_told_apart(verdict_of):
+    def step(rank: int, number: int) -> dict[str, Any]:
+        if number <= 20:
+            return {**behind_steps(rank, number, exposed_seconds=0.8), "bytes_sent": 6e6}
+        return {**behind_steps(rank, number), "bytes_sent": 129_000}
+
+    verdict = verdict_of(step=step, recipe={"sync": {**DILOCO, "exact_steps": 20}})
+    assert verdict.verdict == "network"
+    assert "most of it in the first 20 steps, which average gradients as ddp does" in verdict.sentence
+    told = " ".join(verdict.evidence)
+    assert "each of the first 20 steps averages gradients as ddp does, sends 6.0 MB and stands still for 800 ms" in told
+    assert "a later one sends 129.0 kB and stands still for 0.12 ms" in told
+
+
+def test_the_ways_that_exchange_behind_steps_are_those_that_say_so():
+    names = registry.names("sync")
+    assert names
+    modules = {name: registry.find("sync", name) for name in names}
+    behind = [
+        name for name, module in modules.items() if module.traffic(module.Config(), [(2, 2)]).hidden_by == "steps"
+    ]
+    assert tuple(behind) == BEHIND_STEPS
 
 
 def test_slow_input_on_all_ranks(verdict_of):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.processes import Trainings, losses
+from tests.processes import Trainings, losses, steps
 
 from konvoi.config.recipe import read
 from konvoi.engine.loop import train_step
@@ -44,6 +46,23 @@ def test_it_goes_on_exactly(trainings: Trainings, of_two: RunDirectory) -> None:
         load_file(run.checkpoints / f"step-{NUM_STEPS:08d}" / "model.safetensors") for run in (resumed, of_two)
     )
     assert all(weights[name].equal(expected[name]) for name in expected)
+    assert bytes_sent(resumed) == bytes_sent(of_two)
+    assert resumed.summary()["bytes_sent_per_step"] == of_two.summary()["bytes_sent_per_step"]
+
+
+def bytes_sent(run: RunDirectory) -> list[float]:
+    return [event["bytes_sent"] for event in steps(run).values()]
+
+
+def test_a_step_sends_as_ddp_does_as_long_as_it_is_exact(of_two: RunDirectory) -> None:
+    sync: Any = of_two.recipe().sync
+    num_exact = getattr(sync, "exact_steps", 0) + getattr(sync, "start_step", 0)
+    # Of two workers each sends 2 x 1/2 of the gradient, 4 bytes for each parameter.
+    exact_bytes = 4.0 * of_two.summary()["parameters"]
+    sent = bytes_sent(of_two)
+    assert sent[:num_exact] == [exact_bytes] * num_exact
+    assert len(set(sent[num_exact:])) == 1 and 0 < sent[-1] < exact_bytes / 2
+    assert of_two.summary()["bytes_sent_per_step"] == pytest.approx(statistics.fmean(sent), abs=0.1)
 
 
 def test_all_steps_of_both_workers_are_told(of_two: RunDirectory) -> None:

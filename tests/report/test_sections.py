@@ -285,6 +285,36 @@ def test_the_environment_has_what_a_methods_section_needs(tmp_path):
     assert "2 workers on 1 machine (EPYC, 4 cores, 8.0 GB), gradients synchronised by ddp" in methods.text
 
 
+@pytest.mark.parametrize(
+    ("sync", "words"),
+    [
+        ({"name": "diloco", "local_steps": 6}, "weights synchronised by diloco every 6 steps."),
+        (
+            {"name": "hierarchical", "between": {"name": "diloco", "local_steps": 8, "exact_steps": 50}},
+            "weights synchronised by diloco (hierarchical) every 8 steps, gradients in the first 50.",
+        ),
+        ({"name": "fp16"}, "gradients synchronised by fp16."),
+    ],
+)
+def test_the_methods_say_what_was_synchronised(tmp_path, sync, words):
+    run = RunRecord.read(make_run(tmp_path / "run", recipe={"sync": sync}))
+    assert words in rendered("environment", run)[-1].text
+
+
+def test_what_auto_chose_and_changed_is_told_once(tmp_path):
+    path = make_run(tmp_path / "run", recipe={"sync": {"name": "auto"}})
+    chosen = {"kind": "sync", "time": 0.0, "message": "sync: diloco with 4 local steps", "chosen": {"name": "diloco"}}
+    later = {"kind": "sync", "time": 0.0, "step": 30, "message": "they exchange every 2 steps from now on"}
+    back = {"kind": "restart", "time": 0.0, "step": 20, "workers": 2}
+    file = path / "events" / "rank0.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    # Forgotten by the restart, and heard again.
+    write_lines(file, [chosen, later, back, chosen, *lines, later])
+    table = rendered("network", RunRecord.read(path))[-1]
+    assert isinstance(table, Table)
+    assert table.rows == [(chosen["message"],), (later["message"],)]
+
+
 def test_the_report_of_a_long_run_stays_small(tmp_path):
     path = make_run(tmp_path / "run", num_steps=1, evaluations=[1])
     file = path / "events" / "rank0.jsonl"

@@ -17,7 +17,9 @@ from torch import nn
 
 from konvoi.plan.predict import Prediction
 from konvoi.plan.setup import Host, Link, Setup
-from konvoi.sync import Team, auto, ddp, diloco, fp16, hierarchical
+from konvoi.sync import HiddenShape, Team, auto, ddp, diloco, fp16, hierarchical
+from konvoi.sync._exchange import bytes_per_value
+from konvoi.sync._pace import at_pace
 from konvoi.sync.auto import Config, Sync, candidates, first_that_reaches, spread, words_for
 from konvoi.telemetry.timeline import Timeline
 from konvoi.world import World
@@ -167,9 +169,32 @@ def test_parted_replicas_exchange_twice_as_often_until_every_step() -> None:
     sync.close()
 
 
-def watching() -> tuple[Sync, nn.Module]:
+def test_after_that_a_step_is_said_to_send_the_same_more_often() -> None:
+    sync, model = watching(share_moments=False)
+    bytes_per_step = []
+    for step, row in enumerate(losses(200, 4.0, 4.6), start=1):
+        sync.after_step(model, step)
+        settings = sync.settings_of(step)
+        bytes_per_step.append(diloco.traffic(settings, [(8, 8), HiddenShape((8, 8))]).bytes_per_step(2))  # type: ignore[arg-type]
+        sync.heard(step, row)
+    # 128 values in int4 with their scales, and 64 momenta in int8 with theirs, every 4 steps, every 2, every one.
+    whole = 128 * bytes_per_value("int4") + 64 * bytes_per_value("int8")
+    assert [bytes_per_step[step - 1] for step in (52, 53, 102, 103)] == [whole / 4, whole / 2, whole / 2, whole]
+    sync.close()
+
+
+def test_momenta_that_stayed_at_home_do_when_exchanges_come_more_often() -> None:
+    shapes = [HiddenShape((8, 8))]
+    seldom = diloco.Config(local_steps=16, share_moments=False)
+    often = at_pace(seldom, 8, 1)
+    assert diloco.Config(local_steps=8).shares_momentum and not often.shares_momentum
+    assert diloco.traffic(often, shapes).payload_bytes == diloco.traffic(seldom, shapes).payload_bytes
+    assert (often.local_steps, often.overlap, often.num_fragments) == (8, 1, seldom.num_fragments)
+
+
+def watching(**settings: Any) -> tuple[Sync, nn.Module]:
     sync, model = Sync(Config(watch_steps=50), Team(World()), Timeline()), nn.Linear(2, 1)
-    sync._choose(diloco.Config(local_steps=4, fragments=2))
+    sync._choose(diloco.Config(local_steps=4, fragments=2, **settings))
     sync.wrap(model)
     return sync, model
 

@@ -176,6 +176,27 @@ def test_a_run_that_is_resumed_goes_on_to_the_bit() -> None:
     assert [one["own"] for one in found] == [["error.0", "here"], ["here"]] * 2
 
 
+def settings(team: Team) -> dict[str, list[str]]:
+    """What was between the hosts, step by step."""
+    found = {}
+    tables = {"powersgd": {"start_step": 1}, "diloco": {"exact_steps": 1}, "fp16": {}}
+    for name, table in tables.items():
+        training = Training(nn.Linear(8, 8), new_sync("hierarchical", {"between": {"name": name, **table}}, team))
+        training.settle(torch.eye(8))
+        found[name] = []
+        for step in (1, 2):
+            training.step(torch.eye(8))
+            found[name].append(training.sync.settings_of(step).between.name)
+        training.sync.close()
+    return found
+
+
+def test_all_workers_know_what_was_between_the_hosts_in_a_step() -> None:
+    # The second worker of the first host sends nothing itself.
+    for found in on_workers(settings, [2, 1]):
+        assert found == {"powersgd": ["ddp", "powersgd"], "diloco": ["ddp", "diloco"], "fp16": ["fp16", "fp16"]}
+
+
 def parts(team: Team) -> dict[str, Any]:
     hosts = team.ranks_by_host()
     part = team.part(hosts)

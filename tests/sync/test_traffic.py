@@ -36,6 +36,9 @@ CASES += [("diloco", {"local_steps": 4, "wire": wire}, 1) for wire in ("int4", "
 CASES.append(("diloco", {"local_steps": 4, "share_momentum": False}, 1))
 # So little travels that second moments count: of what Adam updates, not of matrices.
 CASES.append(("diloco", {"local_steps": 32, "wire": "int2"}, 1))
+# All of these steps are exact.
+CASES += [("powersgd", {"start_step": 1000}, 1), ("diloco", {"local_steps": 4, "exact_steps": 1000}, 1)]
+CASES.append(("hierarchical", {"between": {"name": "diloco", "exact_steps": 1000}}, 2))
 CASES += [
     ("hierarchical", {"between": {"name": name, **TABLES.get(name, {})}}, 2) for name in ("ddp", "bf16", "diloco")
 ]
@@ -68,7 +71,9 @@ def bytes_per_step(team: Team, cases: list[tuple[str, dict[str, Any], int]]) -> 
                 training.step(inputs, rate=0.01)
             counted.append(sent_bytes(team, sync))
         measured = min(after - before for before, after in pairwise(counted)) / (4 * sent.every_steps)
-        found.append((measured, sent.bytes_out_per_step([workers_per_host] * NUM_HOSTS)))
+        settings = sync.settings_of(next(training.numbers) - 1)
+        exchanged = registry.find("sync", settings.name).traffic(settings, optim.shapes(MUON, built))
+        found.append((measured, exchanged.bytes_out_per_step([workers_per_host] * NUM_HOSTS)))
         training.sync.close()
     return found
 

@@ -114,6 +114,23 @@ def test_repeated_steps_count_once(directory: RunDirectory) -> None:
     assert len(list(directory.events_of())) == 5
 
 
+def test_the_bytes_of_the_summary_are_the_mean_of_all_steps_also_of_those_before_a_resume(
+    directory: RunDirectory,
+) -> None:
+    began = writer_of(directory)
+    began.facts["bytes_sent_per_step"] = 100.0
+    assert began.summary("running", 0, 0.0)["bytes_sent_per_step"] == 100.0
+    # An earlier version told it beside the exchange's seconds, or not at all.
+    began.step({**step_event(1), "communication": {"bytes": 900.0}}, done=1.0, line_due=False)
+    began.step(step_event(2), done=1.0, line_due=False)
+    began.step({**step_event(3), "bytes_sent": 300.0}, done=1.0, line_due=False)
+    began.close()
+    resumed = writer_of(directory)
+    resumed.step({**step_event(4), "bytes_sent": 60.0}, done=1.0, line_due=False)
+    assert resumed.summary("running", 4, 4.0)["bytes_sent_per_step"] == (900 + 300 + 60) / 3
+    resumed.close()
+
+
 def test_only_the_first_rank_writes_what_there_is_one_of(directory: RunDirectory) -> None:
     writer = writer_of(directory, rank=1)
     writer.step(step_event(1), done=1.0, line_due=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from konvoi.analysis.devices import cores_busy_percent
 from konvoi.analysis.findings import Findings
 from konvoi.analysis.length import planned
+from konvoi.analysis.network import is_one_host
+from konvoi.analysis.sync import exact_and_later, mostly_exact, way_of
 from konvoi.analysis.verdict import Advice, Cause
 from konvoi.analysis.wording import bit_rate
 
@@ -17,8 +19,9 @@ MAX_ADVICE = 4
 ACCUMULATE = 4
 RARER = 4
 BYTES_PER_FLOAT = 4
-# Of diloco as it is unless told otherwise: half a byte for each weight, once in so many steps.
-LOCAL_STEPS, LOCAL_BYTES = 6, 0.5
+# Of diloco as it is unless told otherwise: half a byte for each weight, once in so many steps; with Muon a momentum of
+# most of them besides.
+LOCAL_STEPS, LOCAL_BYTES, MOMENTUM_BYTES = 6, 0.5, 1.0
 # For a run that has no second machine yet: the network that most have.
 ASSUMED_BITS_PER_SECOND = 1e9
 IDLE_PERCENT = 60.0
@@ -30,7 +33,10 @@ def advise(found: Findings, cause: Cause) -> list[Advice]:
         return []
     models = {
         "compute": (_mixed_precision, _threads, _fewer_than_cores, _larger_steps, _more_machines),
-        "network": (_local_steps, _half_precision, _accumulate, _larger_buckets, _alone),
+        "network": (
+            *(_local_steps, _more_local_steps, _fewer_exact_steps),
+            *(_half_precision, _accumulate, _larger_buckets, _alone),
+        ),
         "input": (_loader_processes, _faster_input),
         "straggler": (_mend_straggler, _without_straggler),
         "evaluation": (_evaluate_less_often, _fewer_sentences),
@@ -43,21 +49,58 @@ def advise(found: Findings, cause: Cause) -> list[Advice]:
 
 
 def _half_precision(found: Findings) -> Iterator[Advice]:
-    if found.run.setting("sync.name", "ddp") != "ddp":
+    """Not where auto chose: it would have taken that."""
+    way = way_of(found.run)
+    if way.name != "ddp" or not way.prefix:
         return
     after = found.step_seconds - found.exchange.exposed + found.exchange.exposed_if(bytes_factor=0.5)
-    yield Advice("half precision gradients", "--set sync.name=fp16", found.step_seconds, after)
+    # Inside a host they go on in full.
+    words = "half precision gradients" + (" between the hosts, at best" if way.prefix != "sync" else "")
+    yield Advice(words, f"--set {way.prefix}.name=fp16", found.step_seconds, after)
 
 
 def _local_steps(found: Findings) -> Iterator[Advice]:
-    """What is still sent travels while the next steps compute."""
-    if found.run.setting("sync.name", "ddp") != "ddp":
+    """Not on one host: its memory is no slow link, and weights that part cost some of the score."""
+    run, way = found.run, way_of(found.run)
+    # With weights that part, neither a moving average of them goes nor batch norm over all workers.
+    is_refused = run.setting("train.ema_decay") or run.setting("model.sync_batch_norm")
+    if way.name != "ddp" or not way.prefix or is_one_host(run) or is_refused:
         return
+    bytes_per_value = LOCAL_BYTES + (MOMENTUM_BYTES if run.setting("optim.name") == "muon" else 0)
     rarer = 1 / LOCAL_STEPS
-    left = found.exchange.exposed_if(bytes_factor=rarer * LOCAL_BYTES / BYTES_PER_FLOAT, collectives_factor=rarer)
-    words = f"one exchange in {LOCAL_STEPS} steps, the workers' weights parting meanwhile"
+    left = found.exchange.exposed_if(bytes_factor=rarer * bytes_per_value / BYTES_PER_FLOAT, collectives_factor=rarer)
+    words = (
+        f"one exchange in {LOCAL_STEPS} steps, the workers' weights parting meanwhile, which costs some of the score"
+    )
     after = found.step_seconds - found.exchange.exposed + left
-    yield Advice(words, "--set sync.name=diloco", found.step_seconds, after)
+    how = f"--set {way.prefix}.name=diloco"
+    if way.prefix == "sync" and run.num_workers > int(run.summary.get("hosts") or 1):
+        how = "--set sync.name=hierarchical --set sync.between.name=diloco"
+    yield Advice(words, how, found.step_seconds, after)
+
+
+def _more_local_steps(found: Findings) -> Iterator[Advice]:
+    """What came too late has twice the time; as long as anybody waits for it, the link is busy all the time."""
+    way, step, exposed = way_of(found.run), found.step_seconds, found.exchange.exposed
+    local_steps = way.number("local_steps")
+    if not way.is_behind_steps or not way.prefix or not local_steps or mostly_exact(found.run):
+        return
+    rest = step - exposed
+    words = "half as many exchanges, which costs more of the score, at best"
+    how = f"--set {way.prefix}.local_steps={2 * local_steps}"
+    yield Advice(words, how, step, rest + max(0.0, step / 2 - rest))
+
+
+def _fewer_exact_steps(found: Findings) -> Iterator[Advice]:
+    way, both = way_of(found.run), exact_and_later(found.run)
+    if not way.prefix or not both or not mostly_exact(found.run):
+        return
+    exact, later = both
+    num_steps = exact.num_steps + later.num_steps
+    before = found.times.steps / max(1, found.times.num_steps)
+    saved = exact.num_steps * (exact.still_seconds - later.still_seconds) / num_steps
+    words = "no exact steps at first, which costs some of the score, seconds of all steps"
+    yield Advice(words, f"--set {way.prefix}.exact_steps=0", before, max(0.0, before - saved))
 
 
 def _accumulate(found: Findings) -> Iterator[Advice]:
@@ -66,6 +109,8 @@ def _accumulate(found: Findings) -> Iterator[Advice]:
     per_batch = found.step_seconds / now
     once = found.times.of_step("moving") * found.step_seconds / now
     words = f"exchange once in {ACCUMULATE * now} micro-batches, seconds by the micro-batch"
+    if found.exchange.behind_steps:
+        words = f"{ACCUMULATE * now} micro-batches in a step, seconds by the micro-batch"
     yield Advice(words, f"--set train.accumulate={ACCUMULATE * now}", per_batch, per_batch - once + once / ACCUMULATE)
 
 
@@ -228,18 +273,21 @@ def _larger_steps(found: Findings) -> Iterator[Advice]:
 
 
 def _more_machines(found: Findings) -> Iterator[Advice]:
-    """Twice as many that are like these; the exchange grows with the ring, or is new."""
+    """Twice as many that are like these; the exchange grows with the ring, or is new to the network."""
     workers, exchange, step = found.run.num_workers, found.exchange, found.step_seconds
-    if workers > 1:
-        # Of a ring each sends 2 (n - 1) / n of the gradient: from n to 2 n workers that is (n - 1/2) / (n - 1) as much.
-        grown = exchange.exposed_if(bytes_factor=(workers - 0.5) / (workers - 1), collectives_factor=2.0)
-        words, after = "twice as many machines like these", step - exchange.exposed + grown
-    else:
-        num_bytes = BYTES_PER_FLOAT * float(found.run.summary.get("parameters") or 0)
+    # Of a ring each sends 2 (n - 1) / n of the gradient: from n to 2 n workers that is (n - 1/2) / (n - 1) as much.
+    more = (workers - 0.5) / (workers - 1) if workers > 1 else 1.0
+    if is_one_host(found.run):
+        num_bytes = more * exchange.num_bytes or BYTES_PER_FLOAT * float(found.run.summary.get("parameters") or 0)
         if not num_bytes:
             return
-        after = step + 8 * num_bytes / ASSUMED_BITS_PER_SECOND
+        travel = 8 * num_bytes / ASSUMED_BITS_PER_SECOND
+        after = max(step, travel) if exchange.behind_steps else step + travel
         words = f"a second machine like this one over {bit_rate(ASSUMED_BITS_PER_SECOND)}"
-    how = "start it on both, with the same micro-batches" if workers == 1 else f"train with {2 * workers} workers"
+        how = "start it on both, with the same micro-batches"
+    else:
+        grown = exchange.exposed_if(bytes_factor=more, collectives_factor=2.0)
+        words, after = "twice as many machines like these", step - exchange.exposed + grown
+        how = f"train with {2 * workers} workers"
     now = workers * _accumulated(found)
     yield Advice(f"{words}, seconds by the micro-batch", how, step / now, after / (2 * now))

@@ -178,10 +178,10 @@ def _exchange_facts(found: Findings) -> dict[str, Any]:
     return {
         "seconds": exchange.seconds,
         "exposed_seconds": exchange.exposed,
-        "latency_seconds_per_collective": exchange.latency,
+        "latency_seconds_per_collective": None if exchange.behind_steps else exchange.latency,
         "num_collectives": exchange.num_collectives,
         "bytes": exchange.num_bytes,
-        "achieved_bits_per_second": exchange.bits_per_second,
+        "achieved_bits_per_second": exchange.bits_per_second or None,
         "link_bits_per_second": link_bits_per_second(found.run),
         "interface_bits_per_second": measured_bits_per_second(found.run),
     }

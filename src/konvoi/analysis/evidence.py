@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import fmean
 
 from konvoi.analysis.devices import cores_busy_percent, gpus_busy_percent
 from konvoi.analysis.findings import Findings, pause_seconds
 from konvoi.analysis.network import link_bits_per_second, measured_bits_per_second
+from konvoi.analysis.sync import exact_and_later, mostly_exact
 from konvoi.analysis.verdict import Cause
 from konvoi.analysis.wording import amount_of_bytes, bit_rate, counted, duration, listed, percent
 
@@ -62,6 +64,8 @@ def _straggler_sentence(found: Findings) -> str:
 def _network_sentence(found: Findings) -> str:
     exchange, share = found.exchange, found.times.of_step("moving")
     cost = f"{duration(share * found.step_seconds)} of a step of {duration(found.step_seconds)} ({percent(share)})"
+    if exchange.behind_steps:
+        return f"Network: {cost} pass in the exchange; {_too_late(found)}."
     if exchange.kind == "latency":
         how = (
             f"each of {exchange.num_collectives:.0f} collectives takes {duration(exchange.latency)} however small it is"
@@ -71,6 +75,15 @@ def _network_sentence(found: Findings) -> str:
     else:
         how = "gradients are under way and nothing hides it"
     return f"Network{f' ({exchange.kind})' if exchange.kind else ''}: {cost} pass in the exchange of gradients; {how}."
+
+
+def _too_late(found: Findings) -> str:
+    """Why what travels behind other steps costs time all the same."""
+    both, num_bytes = exact_and_later(found.run), found.exchange.num_bytes
+    if both and mostly_exact(found.run):
+        return f"most of it in the first {both[0].num_steps:,} steps, which average gradients as ddp does"
+    sent = f"{amount_of_bytes(num_bytes)} a step travel" if num_bytes else "weights travel"
+    return f"{sent} behind other steps and come too late"
 
 
 def _pause_sentence(found: Findings, cause: Cause) -> str:
@@ -140,18 +153,38 @@ def _exchange(found: Findings) -> Iterator[str]:
     exchange = found.exchange
     if not exchange.num_bytes:
         return
-    yield (
-        f"each rank sends {amount_of_bytes(exchange.num_bytes)} a step in"
-        f" {counted(round(exchange.num_collectives), 'collective')}: {duration(exchange.seconds)} under way,"
-        f" {duration(exchange.exposed)} of it with nothing else to do;"
-        f" a collective of a few bytes takes {duration(exchange.latency)}"
-    )
+    sends = f"each rank sends {amount_of_bytes(exchange.num_bytes)} a step"
+    if exchange.behind_steps:
+        yield _behind_steps(found)
+    else:
+        yield (
+            f"{sends} in {counted(round(exchange.num_collectives), 'collective')}: {duration(exchange.seconds)} under"
+            f" way, {duration(exchange.exposed)} of it with nothing else to do;"
+            f" a collective of a few bytes takes {duration(exchange.latency)}"
+        )
     link, measured = link_bits_per_second(found.run), measured_bits_per_second(found.run)
     rates = [f"gradients travel at {bit_rate(exchange.bits_per_second)}"] if exchange.bits_per_second else []
     rates += [f"the interface sends up to {bit_rate(measured)} in a second"] if measured else []
     rates += [f"the link is said to carry {bit_rate(link)}"] if link else []
     if rates:
         yield ", ".join(rates)
+
+
+def _behind_steps(found: Findings) -> str:
+    """Of exact steps apart: these have nothing to hide behind."""
+    exchange, both = found.exchange, exact_and_later(found.run)
+    if not both:
+        sends = f"each rank sends {amount_of_bytes(exchange.num_bytes)} a step, which travel behind other steps"
+        return f"{sends}; for {duration(exchange.exposed)} of a step it has nothing else to do"
+    exact, later = both
+    first = "the first step" if exact.num_steps == 1 else f"each of the first {exact.num_steps:,} steps"
+    sent, later_sent = (
+        "" if math.isnan(spell.bytes_sent) else f" sends {amount_of_bytes(spell.bytes_sent)} and" for spell in both
+    )
+    return (
+        f"{first} averages gradients as ddp does,{sent} stands still for {duration(exact.still_seconds)};"
+        f" a later one{later_sent} stands still for {duration(later.still_seconds)}: its bytes travel behind others"
+    )
 
 
 def _cores(found: Findings) -> Iterator[str]:

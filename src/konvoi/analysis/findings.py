@@ -9,6 +9,7 @@ from konvoi.analysis.network import Exchange, exchange_of
 from konvoi.analysis.record import RunRecord
 from konvoi.analysis.shares import TimeShares, pauses, time_shares
 from konvoi.analysis.straggler import Straggler, find_straggler
+from konvoi.analysis.sync import way_of
 from konvoi.analysis.verdict import Cause
 from konvoi.config.duration import Length
 
@@ -34,7 +35,9 @@ def find(run: RunRecord, last_steps: int | None = None) -> Findings:
     times = time_shares(run, last_steps)
     straggler = find_straggler(run, times)
     costs = {**_costs_in_steps(times, straggler), **_costs_of_pauses(run, times)}
-    return Findings(run, times, exchange_of(times), straggler, costs, _start_up_share(run, times))
+    return Findings(
+        run, times, exchange_of(times, way_of(run).is_behind_steps), straggler, costs, _start_up_share(run, times)
+    )
 
 
 def _costs_in_steps(times: TimeShares, straggler: Straggler | None) -> dict[Cause, float]:

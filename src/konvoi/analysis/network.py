@@ -29,6 +29,11 @@ class Exchange:
     num_collectives: float
     """Of gradients, without the agreement."""
     num_bytes: float
+    behind_steps: bool = False
+    """What is sent travels while other steps compute: its time under way, its rate and its latency were not measured.
+
+    All seconds are exposed ones then.
+    """
 
     @property
     def hidden(self) -> float:
@@ -41,12 +46,13 @@ class Exchange:
 
     @property
     def bits_per_second(self) -> float:
+        """0 where it is not known: what the bytes took is lost in the latency where that is most of the time."""
         on_the_wire = self.seconds - self.latency_seconds
-        return 8 * self.num_bytes / on_the_wire if on_the_wire > 0 else 0.0
+        return 8 * self.num_bytes / on_the_wire if on_the_wire > self.latency_seconds and not self.behind_steps else 0.0
 
     @property
     def kind(self) -> Kind:
-        if self.exposed <= 0:
+        if self.exposed <= 0 or self.behind_steps:
             return ""
         return "latency" if self.seconds <= ROUND_TRIPS * self.latency_seconds else "bandwidth"
 
@@ -59,7 +65,7 @@ class Exchange:
         return min(seconds, max(last, seconds - self.hidden))
 
 
-def exchange_of(times: TimeShares) -> Exchange:
+def exchange_of(times: TimeShares, behind_steps: bool = False) -> Exchange:
     """Zeros for one worker."""
     if not times.ranks:
         return Exchange(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -72,12 +78,18 @@ def exchange_of(times: TimeShares) -> Exchange:
         latency=median(rank.latency for rank in times.ranks),
         num_collectives=max(0.0, times.ranks[0].num_collectives - 1),
         num_bytes=max(rank.num_bytes for rank in times.ranks),
+        behind_steps=behind_steps,
     )
 
 
 def _gradient_seconds(rank: RankStep) -> float:
     """Without waiting for others and without the agreement."""
     return max(0.0, rank.communication - rank.waiting - rank.agreement_moving)
+
+
+def is_one_host(run: RunRecord) -> bool:
+    names = {rank.host for rank in run.ranks.values() if rank.host}
+    return int(run.summary.get("hosts") or max(len(names), 1)) == 1
 
 
 def link_bits_per_second(run: RunRecord) -> float | None:

@@ -56,6 +56,12 @@ class Steps:
     def numbers(self) -> Floats:
         return self["step"]
 
+    @property
+    def bytes_sent(self) -> Floats:
+        """By this rank, as declared; an earlier version told it elsewhere, and the same of all steps."""
+        sent = self["bytes_sent"]
+        return np.where(np.isfinite(sent), sent, self["communication.bytes"])
+
     def has(self, name: str) -> bool:
         return bool(np.isfinite(self[name]).any())
 
@@ -83,6 +89,8 @@ class RankRecord:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     restarts: list[dict[str, Any]] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
+    syncs: list[dict[str, Any]] = field(default_factory=list)
+    """What the way to synchronise told of itself."""
     ending: dict[str, Any] | None = None
     last_event_at: float = 0.0
 
@@ -189,9 +197,10 @@ def _read_rank(rank: int, file: Path) -> RankRecord:
         "checkpoint": record.checkpoints,
         "restart": record.restarts,
         "fault": record.faults,
+        "sync": record.syncs,
     }
     steps: list[dict[str, Any]] = []
-    histories = (steps, record.evaluations, record.checkpoints)
+    histories = (steps, record.evaluations, record.checkpoints, record.syncs)
     for event in read_events(file):
         kind = event.get("kind")
         if isinstance(event.get("time"), int | float):

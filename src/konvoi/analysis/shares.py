@@ -148,7 +148,7 @@ def _sums(rank: RankRecord, num_steps: int) -> dict[str, float]:
     is_whole = num_steps == len(rank.steps)
     part = 1.0 if is_whole else num_steps / len(rank.steps)
     sums = {
-        "steps": float(_positive(steps["step_seconds"]).sum()),
+        "steps": float(positive(steps["step_seconds"]).sum()),
         "evaluation": part * sum(pauses(rank.evaluations).values()),
         "checkpointing": part * sum(pauses(rank.checkpoints).values()),
         "start_up": _start_up(rank) if is_whole else 0.0,
@@ -204,13 +204,13 @@ def _columns(run: RunRecord, rank: RankRecord, usable: list[int]) -> dict[str, F
     """Of the usable steps; waiting for another rank's evaluation or checkpoint is taken out of the step after it."""
     wanted = set(usable)
     steps = rank.steps.where(np.array([number in wanted for number in rank.steps.numbers.tolist()], dtype=bool))
-    phase = {name: _positive(steps[f"phases.{name}"]) for name in ("data", "forward", "backward", "optimiser")}
-    exposed = _positive(steps["phases.exposed_communication"]) + _positive(steps["phases.agreement"])
-    waiting = np.minimum(_positive(steps["communication.waiting_seconds"]), exposed)
+    phase = {name: positive(steps[f"phases.{name}"]) for name in ("data", "forward", "backward", "optimiser")}
+    exposed = positive(steps["phases.exposed_communication"]) + positive(steps["phases.agreement"])
+    waiting = np.minimum(positive(steps["communication.waiting_seconds"]), exposed)
     paused = np.minimum(waiting, _longerpauses(run, rank, steps))
     compute = phase["forward"] + phase["backward"] + phase["optimiser"]
     known = compute + phase["data"] + exposed
-    other = np.maximum(0.0, _positive(steps["step_seconds"]) - known)
+    other = np.maximum(0.0, positive(steps["step_seconds"]) - known)
     return {
         "step_seconds": known + other - paused,
         "compute": compute,
@@ -219,12 +219,12 @@ def _columns(run: RunRecord, rank: RankRecord, usable: list[int]) -> dict[str, F
         "moving": exposed - waiting,
         "other": other,
         "before_exchange": phase["data"] + phase["forward"] + phase["backward"],
-        "communication": np.maximum(0.0, _positive(steps["communication.seconds"]) - paused),
-        "agreement_moving": _positive(steps["communication.agreement_moving_seconds"]),
-        "num_collectives": _positive(steps["communication.num_collectives"]),
-        "num_bytes": _positive(steps["communication.bytes"]),
-        "cpu": _positive(steps["cpu_seconds"]),
-        "run_delay": _positive(steps["run_delay_seconds"]),
+        "communication": np.maximum(0.0, positive(steps["communication.seconds"]) - paused),
+        "agreement_moving": positive(steps["communication.agreement_moving_seconds"]),
+        "num_collectives": positive(steps["communication.num_collectives"]),
+        "num_bytes": positive(steps.bytes_sent),
+        "cpu": positive(steps["cpu_seconds"]),
+        "run_delay": positive(steps["run_delay_seconds"]),
         "amount": steps["own_target_tokens"] if steps.has("own_target_tokens") else steps["own_images"],
     }
 
@@ -302,7 +302,7 @@ def _seconds(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and LEAST < value < MOST else 0.0
 
 
-def _positive(values: Floats) -> Floats:
+def positive(values: Floats) -> Floats:
     return np.where((values > LEAST) & (values < MOST), values, 0.0)
 
 

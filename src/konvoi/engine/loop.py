@@ -16,7 +16,7 @@ from konvoi.engine.precision import Buffers, Outcome
 from konvoi.engine.restart import stalled
 from konvoi.engine.sanity import Lost, check_equal, fingerprint
 from konvoi.engine.saver import Job, Written, copied
-from konvoi.engine.setup import Run, return_to_last
+from konvoi.engine.setup import Run, StepBytes, return_to_last
 from konvoi.errors import NumbersError
 from konvoi.evaluate.scores import is_better
 from konvoi.telemetry.timeline import StepTimes
@@ -50,6 +50,7 @@ class OwnStep:
     num_targets: int
     times: StepTimes
     processor: dict[str, float]
+    declared: StepBytes
 
 
 def train(run: Run) -> str:
@@ -130,7 +131,9 @@ def _tell(run: Run, own: torch.Tensor, position: int, rate: float, outcome: Outc
     Returns what waits for the answers, records the step, and counts the votes to stop.
     """
     times, processor = run.timeline.take(), run.processor.take()
-    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor)
+    # Now, since the next step may be exchanged otherwise.
+    declared = run.bytes_with(run.sync.settings_of(run.progress.step))
+    step = OwnStep(run.progress.step, position, rate, outcome, int(own[2]), times, processor, declared)
     is_lost = outcome.skipped and not run.precision.is_searching
     seconds = run.seconds_before + time.perf_counter() - run.session_started_at
     values = [*own.tolist(), float(run.stop_requested), float(is_lost), seconds if run.team.rank == 0 else 0.0]
@@ -172,12 +175,14 @@ def _record(run: Run, step: OwnStep, sums: StepSums, communication: dict[str, fl
         "learning_rate": step.learning_rate,
         "gradient_norm": step.outcome.gradient_norm,
         "step_seconds": step_seconds,
+        "bytes_sent": step.declared.sent,
+        "bytes_out_of_host": step.declared.out_of_host,
         **run.task.amounts(sums.targets, sums.sources, sums.padded, step.num_targets, step_seconds),
         "phases": step.times.phases,
         **step.processor,
     }
     if communication:
-        event["communication"] = {**communication, "bytes": run.writer.facts["bytes_sent_per_step"]}
+        event["communication"] = communication
     if run.precision.device.type == "cuda" and step.times.is_exact:
         event["sampled"] = True
     if run.precision.name == "fp16":

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,22 @@ from konvoi.errors import DataError, NumbersError, UserError
 from konvoi.folder import read_json
 from konvoi.memory import keep_memory
 from konvoi.run_directory import RunDirectory
-from konvoi.sync import Shapes, Team
+from konvoi.sync import Shapes, Team, Traffic
 from konvoi.telemetry.host import HostSampler
 from konvoi.telemetry.processor import ProcessorTime
 from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
 from konvoi.telemetry.writer import Writer
 from konvoi.world import World, began_at
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """On average where steps take turns."""
+
+    sent: float = 0.0
+    """By this worker."""
+    out_of_host: float = 0.0
+    """For other hosts, of the host that sends the most."""
 
 
 @dataclass
@@ -73,6 +84,8 @@ class Run:
     unheard: deque[Callable[[], float]] = field(default_factory=deque)
     """Steps of which the other workers' part is not known yet, the oldest first."""
     stop_requested: bool = False
+    bytes_with: Callable[[Any], StepBytes] = lambda settings: StepBytes()
+    """Of a step, as the sync declares them for settings of its own."""
     end_watching: Callable[[], None] = lambda: None
     session_started_at: float = field(default_factory=time.perf_counter)
     seconds_before: float = 0.0
@@ -202,9 +215,18 @@ def _host_sampler(recipe: Recipe, directory: RunDirectory, world: World) -> Host
 def _tell_sync(run: Run, world: World, shapes: Shapes) -> None:
     """What it will send, and what it found out about itself."""
     chosen = run.sync.chosen
-    sent = registry.find("sync", chosen.name).traffic(chosen, shapes)
-    run.writer.facts["bytes_sent_per_step"] = sent.bytes_per_step(world.size, world.num_hosts)
-    run.writer.facts["bytes_out_per_host_and_step"] = sent.bytes_out_per_step(run.team.workers_by_host())
+    workers_by_host = run.team.workers_by_host()
+
+    @cache
+    def bytes_with(settings: Any) -> StepBytes:
+        sent: Traffic = registry.find("sync", settings.name).traffic(settings, shapes)
+        return StepBytes(sent.bytes_per_step(world.size, world.num_hosts), sent.bytes_out_per_step(workers_by_host))
+
+    run.bytes_with = bytes_with
+    # Until the first step tells what it was.
+    declared = bytes_with(chosen)
+    run.writer.facts["bytes_sent_per_step"] = declared.sent
+    run.writer.facts["bytes_out_per_host_and_step"] = declared.out_of_host
     if run.sync.message:
         run.writer.event("sync", message=run.sync.message, chosen=chosen.model_dump(mode="json"))
         run.writer.console.say(run.sync.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from konvoi.analysis.record import RunRecord
+from konvoi.analysis.sync import way_of
 from konvoi.analysis.wording import amount_of_bytes
 from konvoi.report.lead import len_steps
 
@@ -55,8 +56,17 @@ def _hardware(run: RunRecord) -> str:
     environment, hosts = run.environment, run.summary.get("hosts") or 1
     text = f"Training ran on {run.num_workers} worker{'s' * (run.num_workers != 1)}"
     text += f" on {hosts} machine{'s' * (hosts != 1)} ({_machine(environment)})"
-    sync = run.setting("sync.name")
-    return f"{text}, gradients synchronised by {sync}." if sync and run.num_workers > 1 else f"{text}."
+    return f"{text}{_synchronised(run)}." if run.num_workers > 1 else f"{text}."
+
+
+def _synchronised(run: RunRecord) -> str:
+    way, asked = way_of(run), run.setting("sync.name")
+    if not asked:
+        return ""
+    every = f" every {way.number('local_steps')} steps" if way.number("local_steps") else ""
+    exact = f", gradients in the first {way.number('exact_steps')}" if way.number("exact_steps") else ""
+    by = way.name if way.name == asked else f"{way.name} ({asked})"
+    return f", {'weights' if way.is_behind_steps else 'gradients'} synchronised by {by}{every}{exact}"
 
 
 def _machine(environment: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ A module declares `Config` (the recipe's [sync] table) and `Sync(config, team, t
                                   change what after_step() saw, of which somebody may still take a copy
     num_averaged                  how many workers' gradients are averaged (the loss is multiplied by it)
     after_step(model, step)       after the optimiser
+    settings_of(step)             a Config, of this way or another, by which the step that has just ended was exchanged:
+                                  its traffic() says what that sent
     agreement_lag                 how many steps later the workers must know of each other how a step went; 0: at once
     replicas_differ, may_differ   whether the workers' weights part between two exchanges, or ever may
     heard(step, losses)           every worker's loss of a step; returns what to tell the user, or nothing

@@ -54,6 +54,9 @@ class Sync:
     def after_step(self, model: nn.Module, step: int) -> None:
         """Nothing: the gradients were equal, so the weights are."""
 
+    def settings_of(self, step: int) -> Section:
+        return self.chosen
+
     def heard(self, step: int, losses: Sequence[float]) -> str:
         """Nothing to say to that."""
         return ""

@@ -27,6 +27,7 @@ from konvoi.plan.predict import Prediction, predict
 from konvoi.plan.profile import Profile
 from konvoi.plan.setup import INSIDE_A_HOST, Host, Link, Setup
 from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco, fp16, hierarchical
+from konvoi.sync._pace import tightened
 from konvoi.telemetry.timeline import Timeline
 
 # Passes to time; the fastest counts, since the first one warms up.
@@ -160,7 +161,7 @@ class Sync(_base.Sync):
         self._losses.clear()
         # A worker that is stopped hears of a step sooner than one that goes on: the step's number makes both do alike.
         self._tightens_after = step + self.agreement_lag
-        local_steps = diloco.tightened(self.way.local_steps)
+        local_steps = tightened(self.way.local_steps)
         every = "every step" if local_steps == 1 else f"every {local_steps} steps"
         return f"step {step:,}: the replicas' losses part by {apart:.1%}, so they exchange {every} from now on"
 
@@ -201,6 +202,10 @@ class Sync(_base.Sync):
             self._tightens_after = 0
             self.way.tighten()
         self.way.after_step(model, step)
+
+    def settings_of(self, step: int) -> Section:
+        settings: Section = self.way.settings_of(step)
+        return settings
 
     def finish(self, step: int) -> bool:
         return bool(self.way.finish(step))

@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.config.section import Section
-from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, num_hidden, num_values
+from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, ddp, num_hidden, num_values
 from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, passes, together
 from konvoi.sync._fragment import Arrival, Fragment, Momentum, Pending, Sent, hidden, part_of
 from konvoi.sync._moments import Moments
+from konvoi.sync._pace import at_pace, is_due, tightened
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first: half the bytes cost the model less
@@ -164,6 +165,9 @@ class Sync(_base.Sync):
         group = self.team.another_group()
         return [Averager(size, self.team.size, wire, group, keeps_rest) for size in sizes]
 
+    def settings_of(self, step: int) -> Section:
+        return ddp.Config() if step <= self.config.exact_steps else at_pace(self.config, self.local_steps, self.overlap)
+
     @contextmanager
     def micro_step(self, model: nn.Module, is_last: bool) -> Iterator[None]:
         with self.in_host(model, is_last):
@@ -200,7 +204,7 @@ class Sync(_base.Sync):
         if self.moments:
             self._share_moments(self.moments, step)
         for number in range(len(self.fragments)):
-            if self._is_due(number, step):
+            if is_due(number, len(self.fragments), step, self.local_steps):
                 self._send(number, step)
                 if self.overlap == 0:
                     self._arrive(number)
@@ -223,11 +227,6 @@ class Sync(_base.Sync):
         if step % max(self.local_steps, _moments.EVERY) == 0:
             with self.timeline("optimiser"):
                 moments.send(step, max(1, self.overlap))
-
-    def _is_due(self, number: int, step: int) -> bool:
-        """They take turns; the last one is due when all steps of a round are done."""
-        period = self.local_steps
-        return step % period == (number + 1) * period // len(self.fragments) % period
 
     def _send(self, number: int, step: int) -> None:
         fragment = self.fragments[number]
@@ -369,10 +368,6 @@ class Sync(_base.Sync):
     def close(self) -> None:
         self.exchanger.close()
         self.copier.close()
-
-
-def tightened(local_steps: int) -> int:
-    return max(1, local_steps // 2)
 
 
 def traffic(config: Config, shapes: Shapes) -> Traffic:

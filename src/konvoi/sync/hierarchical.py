@@ -101,6 +101,12 @@ class Gradients(ddp.Sync):
             one_pass()
         self.between.settle(lambda: None)
 
+    def after_step(self, model: nn.Module, step: int) -> None:
+        self.between.after_step(model, step)
+
+    def settings_of(self, step: int) -> Section:
+        return Config(between=self.between.settings_of(step))
+
     def state(self) -> dict[str, Any]:
         return self.between.state()
 
@@ -141,6 +147,9 @@ class LocalSteps(diloco.Sync):
 
     def settle(self, one_pass: Callable[[], None]) -> None:
         self.inside.settle(one_pass)
+
+    def settings_of(self, step: int) -> Section:
+        return Config(between=super().settings_of(step))
 
     def in_host(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
         return self.inside.micro_step(model, is_last)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.futures import Future
 
+from konvoi.config.section import Section
 from konvoi.sync import Shapes, Team, Traffic, ddp
 from konvoi.sync._in_order import InOrder
 from konvoi.telemetry.timeline import Timeline
@@ -64,6 +65,8 @@ class Sync(ddp.Sync):
         )
         # torch asks for two exact steps, lest DDP fill its buckets anew afterwards; settle() has made it do so.
         self._power.start_powerSGD_iter = config.start_step
+        self._num_steps = 0
+        """As torch's own count, but also of a worker that sends nothing itself: another one of its host does."""
         self._is_settled, self._fits = False, True
         self._in_order = InOrder() if team.size > 1 else None
 
@@ -97,6 +100,14 @@ class Sync(ddp.Sync):
                 memory.clear()
         self._is_settled = True
 
+    def after_step(self, model: nn.Module, step: int) -> None:
+        self._num_steps += 1
+
+    def settings_of(self, step: int) -> Section:
+        """Not by the step: a run that came from another way began to count where it did."""
+        exact = ddp.Config(bucket_megabytes=self.config.bucket_megabytes)
+        return exact if self._num_steps <= self.config.start_step else super().settings_of(step)
+
     def _memories(self) -> dict[str, dict[int, Tensor]]:
         """By bucket: both factors, and what they left out."""
         power = self._power
@@ -109,7 +120,7 @@ class Sync(ddp.Sync):
         for memory in self._memories().values():
             # Of steps that do not count any more.
             memory.clear()
-        self._power.iter = state.get("steps", 0)
+        self._power.iter = self._num_steps = state.get("steps", 0)
         self._fits = state.get("buckets") == self._buckets()
 
     def _buckets(self) -> list[float]:

@@ -15,6 +15,7 @@ STEP_TAGS = {
     "target_tokens_per_second": "speed/target_tokens_per_second",
     "images_per_second": "speed/images_per_second",
     "step_seconds": "speed/step_seconds",
+    "bytes_sent": "communication/bytes_sent",
 }
 NOT_SCORES = ("step", "time", "kind", "sentences", "images")
 

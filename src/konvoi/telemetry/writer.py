@@ -26,6 +26,8 @@ from konvoi.telemetry.wandb import WeightsAndBiases
 class StepTotal:
     seconds: float
     speeds: dict[str, float]
+    sent: dict[str, float | None]
+    """Bytes by their names in the summary; None where an earlier version did not say."""
 
 
 class Writer:
@@ -86,6 +88,7 @@ class Writer:
             **self._rates(),
             "workers": self.num_workers,
             **self.facts,
+            **self._mean_bytes(),
             **values,
         }
         if self.keeps:
@@ -103,6 +106,14 @@ class Writer:
         for total in self._steps.values():
             done.update({key: speed * total.seconds for key, speed in total.speeds.items()})
         return {key: round(amount / seconds, 1) for key, amount in done.items()}
+
+    def _mean_bytes(self) -> dict[str, float]:
+        """Of all steps, which need not be alike; nothing before the first."""
+        means: dict[str, float] = {}
+        for name in ("bytes_sent_per_step", "bytes_out_per_host_and_step"):
+            known = [value for total in self._steps.values() if (value := total.sent[name]) is not None]
+            means |= {name: round(statistics.fmean(known), 1)} if known else {}
+        return means
 
     def close(self) -> None:
         self._events.close()
@@ -125,7 +136,12 @@ def _steps_of(path: Path) -> dict[int, StepTotal]:
 
 
 def _step_total(event: dict[str, Any]) -> StepTotal:
-    return StepTotal(event["step_seconds"], {key: event[key] for key in SPEEDS if key in event})
+    # Events of an earlier version have it where they have the exchange's seconds.
+    sent = {
+        "bytes_sent_per_step": event.get("bytes_sent", event.get("communication", {}).get("bytes")),
+        "bytes_out_per_host_and_step": event.get("bytes_out_of_host"),
+    }
+    return StepTotal(event["step_seconds"], {key: event[key] for key in SPEEDS if key in event}, sent)
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:

@@ -19,8 +19,8 @@ IMAGES = {
 }
 
 
-def write_checkpoint(run, step, **sizes):
-    folder = run / "checkpoints" / f"step-{step:08d}"
+def write_checkpoint(run, step, under="", **sizes):
+    folder = run / "checkpoints" / under / f"step-{step:08d}"
     folder.mkdir(parents=True)
     for name, num_bytes in sizes.items():
         (folder / name.replace("__", ".")).write_bytes(bytes(num_bytes))
@@ -79,6 +79,18 @@ def test_the_files_of_the_latest_checkpoint_say_what_they_hold(tmp_path):
     assert "12.5 bytes for each of 1,000 parameters" in told.words
     assert "Two checkpoints are kept" in told.words
     assert told.facts["kept"] == ["step-00000010", "step-00000020"]
+
+
+def test_what_the_workers_share_for_their_exchange_and_what_is_their_own(tmp_path):
+    path = make_run(tmp_path / "run", recipe={"sync": {"name": "diloco"}})
+    write_checkpoint(path, 20, model__safetensors=4000, sync__safetensors=2000)
+    for rank in (0, 1):
+        write_checkpoint(path, 20, f"workers/rank-{rank:03d}", sync__safetensors=3000)
+    found = {file.name: file.holds for file in checkpoints.files(RunRecord.read(path))}
+    assert "the common weights of diloco" in found["sync.safetensors"]
+    told = checkpoints.answer(RunRecord.read(path))
+    assert told.facts["own_bytes_of_workers"] == 6000
+    assert "differs from worker to worker takes another 6.0 kB" in told.words
 
 
 def test_sgd_has_a_momentum(tmp_path):

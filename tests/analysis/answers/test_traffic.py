@@ -82,6 +82,15 @@ def test_what_leaves_a_host_is_as_the_run_declared_it(tmp_path):
     assert "Predicted are 10.5 MB out of each host." in traffic.answer(run).words
 
 
+def test_what_leaves_a_host_is_the_mean_of_the_steps_too(tmp_path):
+    def step(rank, number):
+        return {"bytes_sent": 1e6, "bytes_out_of_host": 6e6 if number <= 10 else 1e6}
+
+    run = run_of(tmp_path, num_workers=4, hosts=("a", "b"), step=step)
+    assert traffic.predicted(run) == pytest.approx((10 * 6e6 + 40 * 1e6) / 50)
+    assert "Predicted are 2.0 MB out of each host, on average over all steps: 6.0 MB in" in traffic.answer(run).words
+
+
 def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
     told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), summary={"bytes_sent_per_step": 3_000_000}))
     assert "2.00 times the prediction: headers, and what else" in told.words
@@ -96,12 +105,75 @@ def test_more_bytes_than_predicted_are_pointed_out(tmp_path):
             "6.0 MB out of each host, after the first 100 steps, which are exact.",
         ),
         ({"name": "hierarchical", "between": {"name": "diloco", "local_steps": 8}}, "on average over the 8 steps"),
+        (
+            {"name": "diloco", "local_steps": 6, "exact_steps": 10},
+            "the 6 steps from one exchange to the next, after the first 10 steps, which are exact.",
+        ),
         ({"name": "fp16"}, "6.0 MB out of each host."),
     ],
 )
-def test_it_is_said_which_steps_the_prediction_is_for(tmp_path, sync, when):
+def test_of_an_earlier_version_it_is_said_which_steps_the_prediction_is_for(tmp_path, sync, when):
     told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), recipe={"sync": sync}))
     assert when in told.words
+
+
+def sending(*spells):
+    """Steps that send so many MB: sending((6.0, 10), (1.0, 40))."""
+    sent = [1e6 * megabytes for megabytes, count in spells for _ in range(count)]
+    return lambda rank, number: {"bytes_sent": sent[number - 1]}
+
+
+DILOCO = {"name": "diloco", "local_steps": 6, "exact_steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("sync", "spells", "megabytes", "when"),
+    [
+        # (10 x 6 + 40 x 1) / 50
+        (DILOCO, [(6, 10), (1, 40)], 2.0, "2.0 MB out of each host, on average over all steps: 6.0 MB in the first 10"),
+        (DILOCO, [(6, 10), (1, 40)], 2.0, "6.0 MB in the first 10 and 1.0 MB in the next 40."),
+        # auto began with few exchanges and halved the local steps.
+        ({"name": "auto"}, [(1, 25), (2, 25)], 1.5, "1.0 MB in the first 25 and 2.0 MB in the next 25."),
+        ({"name": "fp16"}, [(1, 10), (2, 10), (3, 10), (5, 20)], 3.2, "on average over steps of 1.0 MB to 5.0 MB."),
+        ({"name": "powersgd", "start_step": 100}, [(6, 50)], 6.0, "6.0 MB out of each host, as all steps were exact."),
+        ({"name": "diloco", "local_steps": 6}, [(1, 50)], 1.0, "on average over the 6 steps from one exchange to the"),
+        ({"name": "ddp"}, [(6, 50)], 6.0, "6.0 MB out of each host."),
+    ],
+)
+def test_steps_that_differ_are_predicted_by_their_mean(tmp_path, sync, spells, megabytes, when):
+    # The summary of an earlier version would say otherwise.
+    run = run_of(tmp_path, hosts=("a", "b"), recipe={"sync": sync}, step=sending(*spells))
+    assert traffic.predicted(run) == pytest.approx(1e6 * megabytes)
+    assert when in traffic.answer(run).words
+
+
+def test_only_the_steps_that_the_counters_saw_are_compared(tmp_path):
+    # Of 6 s of steps in 12 halves the first 2 s send 8 MB a second, then 2 MB; nobody counts in the last 3 s.
+    def sample(host, second):
+        if second > 5:
+            return {"interfaces": {"eth0": {"bytes_out": None}}}
+        return {"interfaces": {"eth0": {"bytes_out": 8_000_000 if second <= 4 else 2_000_000}}}
+
+    run = run_of(tmp_path, num_steps=12, hosts=("a", "b"), step=sending((4, 4), (1, 8)), sample=sample)
+    told = traffic.answer(run)
+    # Start-up takes the first 2 s: four steps of 4 MB and two of 1 MB were counted.
+    assert told.facts["predicted_bytes_per_step"] == pytest.approx((4 * 4e6 + 2 * 1e6) / 6)
+    assert told.facts["ratio"] == pytest.approx(1.0)
+    assert "4.0 MB in the first 4 and 1.0 MB in the next 2." in told.words
+
+
+def test_longer_steps_count_as_one_step_each(tmp_path):
+    # Ten exact steps of 1.5 s that send 6 MB each, 40 of half a second that send 1 MB.
+    def step(rank, number):
+        exact = {"bytes_sent": 6e6, "phases": {"exposed_communication": 1.03}}
+        return exact if number <= 10 else {"bytes_sent": 1e6}
+
+    def sample(host, second):
+        return {"interfaces": {"eth0": {"bytes_out": 4_000_000 if second <= 2 + 15 else 2_000_000}}}
+
+    told = traffic.answer(run_of(tmp_path, hosts=("a", "b"), step=step, sample=sample))
+    assert told.facts["hosts"]["a"]["out_bytes_per_step"] == pytest.approx((10 * 6e6 + 40 * 1e6) / 50)
+    assert told.facts["ratio"] == pytest.approx(1.0)
 
 
 def test_workers_of_one_host_that_add_up_among_themselves_send_nothing_to_another(tmp_path):
@@ -130,6 +202,15 @@ def test_the_network_is_the_bottleneck_where_bytes_move_and_nothing_else(tmp_pat
     assert "62 % of a step went by with gradients on their way" in told.words
     # The interface sends 96 of 1000 Mbit/s.
     assert "96 Mbit/s at its height of the link's 1 Gbit/s (10 %)" in told.words
+
+
+def test_weights_that_travel_behind_other_steps_have_no_rate(tmp_path):
+    step = {"phases": {"exposed_communication": 0.001, "agreement": 0.0001}}
+    told = network.answer(run_of(tmp_path, hosts=("a", "b"), recipe={"sync": DILOCO}, step=step))
+    assert told.facts["achieved_bits_per_second"] is None
+    assert "While they moved" not in told.words
+    assert "with gradients, later weights, on their way and nothing else to do. What travelled behind" in told.words
+    assert "96 Mbit/s at its height" in told.words
 
 
 def test_it_is_not_where_the_model_computes(tmp_path):

@@ -21,6 +21,7 @@ MOMENTS = {
 HOLDS = {
     "model.safetensors": "the model's weights, fp32, and the running statistics of its layers where it has any",
     "ema.safetensors": "the moving average of the weights, fp32: what is evaluated and used",
+    "sync.safetensors": "what the workers share for their exchange: the common weights of diloco, powersgd's factors",
     "state.json": "step, position in the data, scores so far, loss scale: all that is needed to go on exactly",
     "checksums.json": "the SHA-256 of each of the other files",
 }
@@ -45,11 +46,17 @@ def answer(run: RunRecord) -> Answer:
     words = f"A checkpoint takes {amount_of_bytes(total_bytes)} in {counted(len(found), 'file')}: {listed(parts)}."
     if per_parameter:
         words += f" That is {per_parameter:.1f} bytes for each of {parameters:,} parameters."
+    own_bytes = _own_bytes(run, kept[-1].name)
+    if own_bytes:
+        words += (
+            f" What differs from worker to worker takes another {amount_of_bytes(own_bytes)} for all that are here."
+        )
     words += f" {counted(len(kept), 'checkpoint').capitalize()} {'is' if len(kept) == 1 else 'are'} kept."
     facts = {
         "checkpoint": kept[-1].name,
         "bytes": total_bytes,
         "bytes_per_parameter": per_parameter,
+        "own_bytes_of_workers": own_bytes,
         "kept": [folder.name for folder in kept],
         "best": _best(run),
         "files": [vars(file) for file in found],
@@ -68,6 +75,12 @@ def files(run: RunRecord) -> list[CheckpointFile]:
     found = [file for file in kept[-1].iterdir() if file.is_file()] if kept else []
     described = [CheckpointFile(file.name, file.stat().st_size, _holds(file.name, run)) for file in found]
     return sorted(described, key=lambda file: (-file.num_bytes, file.name))
+
+
+def _own_bytes(run: RunRecord, name: str) -> int:
+    """Of all workers whose part of this checkpoint is here; each writes it on its own host."""
+    parts = (RunDirectory(run.path).checkpoints / "workers").glob(f"rank-*/{name}/*")
+    return sum(file.stat().st_size for file in parts if file.is_file())
 
 
 def _holds(name: str, run: RunRecord) -> str:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from konvoi.analysis.answer import Answer
-from konvoi.analysis.answers.traffic import is_one_host, measured
+from konvoi.analysis.answers.traffic import measured
 from konvoi.analysis.diagnosis import diagnose
+from konvoi.analysis.network import is_one_host
 from konvoi.analysis.record import RunRecord
 from konvoi.analysis.shares import TimeShares, time_shares
+from konvoi.analysis.sync import way_of
 from konvoi.analysis.verdict import Verdict
 from konvoi.analysis.wording import bit_rate, percent
 
@@ -28,7 +30,7 @@ def answer(run: RunRecord) -> Answer:
         return Answer(QUESTION, "can't tell", unknown, facts)
     facts |= {"moving_share_of_step": times.of_step("moving"), "waiting_share_of_step": times.of_step("waiting")}
     short, opening = _verdict_words(verdict)
-    words = [opening, _share_words(times), *_rate_words(run, facts), *_waiting_words(times)]
+    words = [opening, _share_words(run, times), *_rate_words(run, facts), *_waiting_words(times)]
     return Answer(QUESTION, short, " ".join(words), facts)
 
 
@@ -41,8 +43,12 @@ def _verdict_words(verdict: Verdict) -> tuple[str, str]:
     return "no", f"No: what bound the run was {verdict.verdict}."
 
 
-def _share_words(times: TimeShares) -> str:
-    return f"{percent(times.of_step('moving'))} of a step went by with gradients on their way and nothing else to do."
+def _share_words(run: RunRecord, times: TimeShares) -> str:
+    way = way_of(run)
+    words = (
+        f"{percent(times.of_step('moving'))} of a step went by with {way.cargo} on their way and nothing else to do."
+    )
+    return f"{words} What travelled behind other steps was not timed." if way.is_behind_steps else words
 
 
 def _waiting_words(times: TimeShares) -> list[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from konvoi.analysis.answer import Answer
+from konvoi.analysis.network import is_one_host
 from konvoi.analysis.record import Floats, HostRecord, RankRecord, RunRecord
 from konvoi.analysis.wording import amount_of_bytes, bit_rate, duration, listed, percent
 
 QUESTION = "How does a step relate to the traffic between the nodes?"
 LOOPBACK = "lo"
+WAYS = ("in", "out")
+# More stretches of steps that are alike are not worth a list.
+MOST_SPELLS = 3
 # Headers and acknowledgements take a few percent; more is somebody else's traffic.
 USUAL_SURPLUS = 1.15
 
@@ -65,28 +70,54 @@ def interface_of(run: RunRecord, host: HostRecord) -> str | None:
     return wanted if wanted in seen else None
 
 
-def is_one_host(run: RunRecord) -> bool:
-    names = {rank.host for rank in run.ranks.values() if rank.host}
-    return int(run.summary.get("hosts") or max(len(names), 1)) == 1
-
-
 def predicted(run: RunRecord) -> float | None:
     """Bytes that leave a host in a step, as the strategy declares them; None where the run has not told."""
-    per_worker = run.summary.get("bytes_sent_per_step")
-    if is_one_host(run):
-        return None if per_worker is None else float(per_worker) * run.num_workers
+    of_each = declared(run)
+    if of_each is None:
+        return None
+    return of_each * (run.num_workers if is_one_host(run) else 1)
+
+
+def declared(run: RunRecord) -> float | None:
+    """Bytes that leave a host in a step; with one host alone, each worker. The mean over the steps that were seen."""
+    sent, shares = _sent_and_seen(run)
+    if len(sent):
+        return float(np.average(sent, weights=shares))
     # Older runs do not tell it. In a ring over hosts only the last worker of each has its next neighbour elsewhere.
-    out_of_host = run.summary.get("bytes_out_per_host_and_step", per_worker)
-    return None if out_of_host is None else float(out_of_host)
+    per_worker = run.summary.get("bytes_sent_per_step")
+    told = per_worker if is_one_host(run) else run.summary.get("bytes_out_per_host_and_step", per_worker)
+    return None if told is None else float(told)
+
+
+def _sent_and_seen(run: RunRecord) -> tuple[Floats, Floats]:
+    """Of each step that the counters saw its bytes, and how much of it they saw; none of an earlier version's run.
+
+    All steps where there are no counters.
+    """
+    rank, host = run.first, run.hosts.get(run.first.host)
+    is_told = rank.steps.has("bytes_out_of_host") and not is_one_host(run)
+    sent = rank.steps["bytes_out_of_host"] if is_told else rank.steps.bytes_sent
+    shares = np.ones(len(rank.steps))
+    if host and (name := interface_of(run, host)) is not None:
+        time, seconds, *_ = _samples(host, name)
+        seen = seen_shares(rank, time, seconds)
+        shares = seen if seen.any() else shares
+    known = np.isfinite(sent) & (shares > 0) & rank.steps.has("bytes_sent")
+    return sent[known], shares[known]
+
+
+def _samples(host: HostRecord, name: str) -> tuple[Floats, Floats, Floats, Floats]:
+    """When each ended, how long it was, and the bytes in and out."""
+    columns = [host.column(key) for key in ("time", "seconds", *(f"interfaces.{name}.bytes_{way}" for way in WAYS))]
+    known = (columns[1] > 0) & np.isfinite(columns).all(axis=0)
+    time, seconds, bytes_in, bytes_out = (column[known] for column in columns)
+    return time, seconds, bytes_in, bytes_out
 
 
 def _host_traffic(run: RunRecord, host: HostRecord, name: str) -> HostTraffic:
-    seconds = host.column("seconds")
-    bytes_in, bytes_out = host.column(f"interfaces.{name}.bytes_in"), host.column(f"interfaces.{name}.bytes_out")
-    known = (seconds > 0) & np.isfinite(bytes_in) & np.isfinite(bytes_out) & np.isfinite(host.column("time"))
-    time, seconds, bytes_in, bytes_out = host.column("time")[known], seconds[known], bytes_in[known], bytes_out[known]
+    time, seconds, bytes_in, bytes_out = _samples(host, name)
     rank = next((rank for rank in run.ranks.values() if rank.host == host.name), run.first)
-    overlap = in_steps(rank, time - seconds, time)
+    overlap, shares = in_steps(rank, time - seconds, time), seen_shares(rank, time, seconds)
     is_job_interface = name == host.job_interface
     return HostTraffic(
         host=host.name,
@@ -95,30 +126,45 @@ def _host_traffic(run: RunRecord, host: HostRecord, name: str) -> HostTraffic:
         in_bits_per_second=8 * bytes_in / seconds,
         out_bits_per_second=8 * bytes_out / seconds,
         link_bits_per_second=host.link_bits_per_second if is_job_interface and name != LOOPBACK else None,
-        in_bytes_per_step=_per_step(rank, bytes_in / seconds, overlap),
-        out_bytes_per_step=_per_step(rank, bytes_out / seconds, overlap),
+        in_bytes_per_step=_per_step(rank, bytes_in / seconds, overlap, shares),
+        out_bytes_per_step=_per_step(rank, bytes_out / seconds, overlap, shares),
     )
 
 
 def in_steps(rank: RankRecord, start: Floats, end: Floats) -> Floats:
     """Of each stretch of time, the seconds in which the rank was in a step, not in an evaluation or a checkpoint."""
     known = np.isfinite(rank.steps["time"]) & (rank.steps["step_seconds"] > 0)
-    ends, seconds = rank.steps["time"][known], rank.steps["step_seconds"][known]
+    return _within(rank.steps["time"][known], rank.steps["step_seconds"][known], start, end)
+
+
+def seen_shares(rank: RankRecord, time: Floats, seconds: Floats) -> Floats:
+    """How much of each step passed while somebody counted, in samples that ended at these times."""
+    ends, lengths = rank.steps["time"], rank.steps["step_seconds"]
+    known = np.isfinite(ends) & (lengths > 0)
+    shares = np.zeros(len(ends))
+    shares[known] = _within(time, seconds, (ends - lengths)[known], ends[known]) / lengths[known]
+    return shares
+
+
+def _within(ends: Floats, lengths: Floats, start: Floats, end: Floats) -> Floats:
+    """Of each stretch from start to end the seconds in those others, which may come in any order."""
     if not len(ends):
         return np.zeros_like(start)
     order = np.argsort(ends)
-    ends, seconds = ends[order], seconds[order]
-    moments = np.maximum.accumulate(np.stack([ends - seconds, ends], axis=1).ravel())
-    lengths = np.diff(moments, prepend=moments[0])
-    covered = np.cumsum(np.where(np.arange(len(moments)) % 2 == 1, lengths, 0.0))
+    ends, lengths = ends[order], lengths[order]
+    moments = np.maximum.accumulate(np.stack([ends - lengths, ends], axis=1).ravel())
+    passed = np.diff(moments, prepend=moments[0])
+    covered = np.cumsum(np.where(np.arange(len(moments)) % 2 == 1, passed, 0.0))
     return np.asarray(np.interp(end, moments, covered) - np.interp(start, moments, covered))
 
 
-def _per_step(rank: RankRecord, bytes_per_second: Floats, overlap: Floats) -> float | None:
+def _per_step(rank: RankRecord, bytes_per_second: Floats, overlap: Floats, shares: Floats) -> float | None:
+    """Of the steps that the counters saw. A step may be told of late: its seconds are sure, its time is about right."""
     covered = float(overlap.sum())
-    if covered <= 0:
+    if covered <= 0 or not shares.any():
         return None
-    return float((bytes_per_second * overlap).sum()) / covered * _mean_step_seconds(rank)
+    step_seconds = float(np.average(rank.steps["step_seconds"][shares > 0], weights=shares[shares > 0]))
+    return float((bytes_per_second * overlap).sum()) / covered * step_seconds
 
 
 def _mean_step_seconds(rank: RankRecord) -> float:
@@ -132,7 +178,7 @@ def _measured_words(known: list[HostTraffic]) -> str:
         f" {amount_of_bytes(host.in_bytes_per_step or 0.0)} over {host.interface}"
         for host in known
     ]
-    return f"In each step {listed(told)} (measured by the interface's counters)."
+    return f"In a step {listed(told)} (the mean, measured by the interface's counters)."
 
 
 def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
@@ -141,7 +187,7 @@ def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
     if predicted_bytes == 0:
         return "Predicted are none: the workers of a host add up among themselves, and there was one host."
     if is_one_host(run):
-        per_worker = amount_of_bytes(float(run.summary["bytes_sent_per_step"]))
+        per_worker = amount_of_bytes(declared(run) or 0.0)
         whole = f"{amount_of_bytes(predicted_bytes)}: {per_worker} by each of {run.num_workers} workers"
     else:
         whole = f"{amount_of_bytes(predicted_bytes)} out of each host"
@@ -150,11 +196,36 @@ def _predicted_words(run: RunRecord, predicted_bytes: float | None) -> str:
 
 def _when_words(run: RunRecord) -> str:
     """Not all steps are alike in every way to synchronise."""
+    spells = _spells(_sent_and_seen(run)[0].tolist())
+    if len(spells) > MOST_SPELLS:
+        least, most = (amount_of_bytes(end(sent for sent, _ in spells)) for end in (min, max))
+        return f", on average over steps of {least} to {most}"
+    if len(spells) > 1:
+        which = ["the first", *["the next"] * (len(spells) - 1)]
+        told = [
+            f"{amount_of_bytes(sent)} in {words} {count:,}" for words, (sent, count) in zip(which, spells, strict=True)
+        ]
+        return f", on average over all steps: {listed(told)}"
+    return _table_words(run, last_step=0 if not spells else int(run.first.steps.numbers[-1]))
+
+
+def _spells(values: list[float]) -> list[tuple[float, int]]:
+    """Each value and how often it came in a row."""
+    return [(value, len(list(same))) for value, same in groupby(values)]
+
+
+def _table_words(run: RunRecord, last_step: int) -> str:
+    """Where all steps are said to be alike; an earlier version (last_step = 0) said so of those that are not exact."""
     for table in ("sync", "sync.between"):
-        if every := run.setting(f"{table}.local_steps"):
-            return f", on average over the {every} steps from one exchange to the next"
-        if start := run.setting(f"{table}.start_step"):
-            return f", after the first {start} steps, which are exact"
+        every, start = run.setting(f"{table}.local_steps"), run.setting(f"{table}.start_step")
+        exact = run.setting(f"{table}.exact_steps") or start
+        if (every or start) and 0 < last_step <= (exact or 0):
+            return ", as all steps were exact"
+        after = f", after the first {exact} steps, which are exact" if exact and not last_step else ""
+        if every:
+            return f", on average over the {every} steps from one exchange to the next{after}"
+        if after:
+            return after
     return ""
 
 

@@ -16,7 +16,14 @@ ORDER = 50
 def render(run: RunRecord) -> list[Block]:
     hosts = [host for host in traffic.measured(run).values() if len(host.time)]
     plots = [_plot(run, host) for host in hosts]
-    return [network.answer(run), *plots, traffic.answer(run), *_per_step(run, hosts)]
+    return [network.answer(run), *plots, traffic.answer(run), *_per_step(run, hosts), *_told(run)]
+
+
+def _told(run: RunRecord) -> list[Block]:
+    """What the way to synchronise chose, and when it changed its mind; once, though every session says it."""
+    messages = [message for event in run.first.syncs if isinstance(message := event.get("message"), str)]
+    rows = [(message,) for message in dict.fromkeys(messages)]
+    return [Table("What the synchronisation told", ("message",), rows)] if rows else []
 
 
 def _plot(run: RunRecord, host: HostTraffic) -> Plot:

@@ -1,0 +1,28 @@
+"""How often diloco exchanges, also once replicas that part have made it come more often than it began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from konvoi.sync.diloco import Config
+
+
+def is_due(number: int, num_fragments: int, step: int, local_steps: int) -> bool:
+    """The fragments take turns; the last one is due when all steps of a round are done."""
+    return step % local_steps == (number + 1) * local_steps // num_fragments % local_steps
+
+
+def tightened(local_steps: int) -> int:
+    return max(1, local_steps // 2)
+
+
+def at_pace(config: Config, local_steps: int, overlap_steps: int) -> Config:
+    """The same fragments and momenta as before travel, but so often.
+
+    Not checked anew: there may be more fragments than local steps now, and several of them leave after a step.
+    """
+    if local_steps == config.local_steps:
+        return config
+    kept = {"fragments": config.num_fragments, "share_momentum": config.shares_momentum}
+    return config.model_copy(update={**kept, "local_steps": local_steps, "overlap_steps": overlap_steps})
