@@ -138,6 +138,28 @@ def test_advice_for_hosts_of_several_offers_diloco_between_them(konvoi: Any) -> 
     assert "every host takes H steps of its own" in " ".join(words)
 
 
+@pytest.mark.parametrize("key", ["train.ema_decay=0.999", "model.sync_batch_norm=true"])
+def test_what_training_would_refuse_is_neither_planned_nor_advised(konvoi: Any, key: str) -> None:
+    words = ["plan", "resnet50-imagenet", "--nodes", "8", "--network", "100mbit", "--set", key]
+    told = konvoi(*words)
+    name = key.partition("=")[0]
+    assert f"diloco H=6 is left out: it does not go with {name}" in told.stdout
+    assert told.stdout.count("diloco") == 1
+    asked = konvoi(*words, "--sync", "diloco")
+    assert asked.exit_code == 2 and f"{name} does not go with diloco H=6" in asked.stderr
+
+
+def test_a_way_that_no_row_can_show_is_said_to_be_left_out(konvoi: Any) -> None:
+    told = konvoi("plan", "demo", "--nodes", "1,4", "--sync", "ddp,hierarchical")
+    assert "hierarchical is left out: it is for several hosts" in told.stdout
+    assert "left out" not in konvoi("plan", "demo", "--nodes", "1,4").stdout
+
+
+def test_advice_prefers_what_is_more_exact_whoever_asked_for_it(konvoi: Any) -> None:
+    words = ["plan", "transformer-base-en-de", "--nodes", "4", "--network", "10gbit", "--sync", "ddp,diloco"]
+    assert "with diloco H=2: " in konvoi(*words, "--set", "sync.local_steps=2").stdout
+
+
 def test_dtype_is_that_of_ddp_s_gradients(konvoi: Any) -> None:
     sent = [
         json.loads(konvoi(*BASE, "--nodes", 4, "--sync", "ddp", *more, "--json").stdout)["rows"][0]
@@ -193,7 +215,8 @@ def test_links_that_cluster_check_measured_are_used(konvoi: Any, tmp_path: Path)
         (("--nodes", "two"), '--nodes is "two"', "1,2,4"),
         (("--gpus", ""), '--gpus is ""', "1,2,4"),
         (("--dtype", "fp8"), 'no dtype "fp8"', "fp16"),
-        (("--dtype", "fp16", "--sync", "diloco"), "none are sent", "add ddp"),
+        (("--dtype", "fp16", "--sync", "diloco"), "for the rows of ddp, and there are none", "add ddp"),
+        (("--set", "sync.name"), "must be section.key=value", "sync.name=diloco"),
         (("--hosts", "h.toml", "--nodes", "1,2,4,8"), "--nodes: h.toml says that", "leave it out"),
         (("--hosts", "h.toml", "--gpus", "1"), "--gpus: h.toml", "change the file"),
         (("--hosts", "h.toml", "--network", "1gbit", "--latency", "1ms"), "--network, --latency: h.toml", "them"),

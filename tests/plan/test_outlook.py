@@ -108,6 +108,15 @@ def test_where_hosts_have_several_workers_one_may_speak_for_them() -> None:
         assert "hierarchical" not in best_name(flat, dict(reversed(ways.items())))
 
 
+def test_where_a_slow_host_keeps_all_from_the_aim_the_most_exact_of_the_fastest_is_named() -> None:
+    # Of four hosts one is half as fast: 50 % of linear is all that there is, with few local steps as with many.
+    setup = Setup((*(Host(Link.of_bits(2.5e10)),) * 3, Host(Link.of_bits(2.5e10), speed=0.5)))
+    ways = {f"diloco H={steps}": replace(AHEAD, every_steps=steps, overlap_steps=steps // 4) for steps in (8, 16, 32)}
+    efficiencies = [Planner(PROFILE, JOB).prediction(setup, way).efficiency for way in ways.values()]
+    assert efficiencies == [pytest.approx(0.5, rel=1e-3)] * 3
+    assert best_name(setup, ways) == "diloco H=8"
+
+
 def test_advice_goes_by_the_figures_of_the_table() -> None:
     # A link that is slow hides that a host is late: played through, a step takes 0.08 s less than by the formula.
     late, slow = Host(Link.of_bits(1e10), speed=0.8), Host(Link.of_bits(5e8))

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from tests.processes import ended, free_port, start_process, torchrun_variables
 from torch import nn
 
+from konvoi.plan.predict import is_due
 from konvoi.sync import HiddenShape, Team
 from konvoi.sync._exchange import Wire
 from konvoi.sync._fragment import Fragment
-from konvoi.sync._pace import is_due
 from konvoi.sync.diloco import Config, Sync, traffic
 from konvoi.telemetry.timeline import Timeline
 from konvoi.world import World
@@ -250,7 +250,7 @@ def test_without_what_was_its_own_a_worker_begins_at_what_is_shared(found: list[
 
 
 def test_fragments_take_turns_and_the_last_ends_the_round() -> None:
-    due = {step: [number for number in range(4) if is_due(number, 4, step, local_steps=8)] for step in range(1, 17)}
+    due = {step: [number for number in range(4) if is_due(number, 4, step, every_steps=8)] for step in range(1, 17)}
     assert {step: numbers for step, numbers in due.items() if numbers} == {
         **{2: [0], 4: [1], 6: [2], 8: [3]},
         **{10: [0], 12: [1], 14: [2], 16: [3]},

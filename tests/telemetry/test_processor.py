@@ -75,7 +75,9 @@ def test_what_others_had_of_the_cores_is_what_was_not_for_this_process_and_its_c
         ours = SimpleNamespace(user=clock["core"], system=0.5, nice=0.0, idle=7.0, softirq=clock["now"], steal=0.0)
         return [ours, ours, SimpleNamespace(user=clock["now"], system=0.0, nice=0.0)]
 
-    monkeypatch.setattr(processor, "_own_cores", lambda: [0, 1])
+    # Numbers may be higher than there are cores listed.
+    monkeypatch.setattr(processor, "_own_cores", lambda: {0, 1, 9})
+    monkeypatch.setattr(processor, "usable_cores", lambda: 2)
     monkeypatch.setattr(processor.psutil, "Process", process)
     monkeypatch.setattr(processor.psutil, "cpu_times", cores)
     monkeypatch.setattr(processor.time, "monotonic", lambda: clock["now"])

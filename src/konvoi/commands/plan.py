@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,24 @@ import typer
 from konvoi import registry
 from konvoi.analysis.wording import bit_rate
 from konvoi.commands.output import aligned, print_json, write_output
-from konvoi.commands.plan_recipe import AUTO, Demand, alternatives, demand_of, profile_of, ways_of, with_dtype
-from konvoi.config.recipe import read, toml_value
+from konvoi.commands.plan_recipe import (
+    AUTO,
+    Demand,
+    alternatives,
+    demand_of,
+    fitting,
+    most_exact_first,
+    profile_of,
+    ways_of,
+    with_dtype,
+)
+from konvoi.config.recipe import Recipe, read, toml_value
 from konvoi.errors import UserError
 from konvoi.plan import Link, Profile, Setup, rates
 from konvoi.plan.advice import advise
 from konvoi.plan.devices import DEVICES
 from konvoi.plan.hosts import read_hosts, read_measured
-from konvoi.plan.outlook import Outlook, Planner
+from konvoi.plan.outlook import ALONE, Outlook, Planner
 from konvoi.plan.plot import svg
 
 MAX_NODES = 100_000
@@ -62,14 +72,21 @@ def plan(request: Request) -> None:
     for_sync = [override for override in for_sync if override not in chosen]
     names = _sync_names(_asked_sync(request.sync, chosen))
     if request.dtype and "ddp" not in names:
-        raise UserError(f"--dtype {request.dtype} is of ddp's gradients, and none are sent", hint="add ddp to --sync")
+        raise UserError(f"--dtype {request.dtype} is for the rows of ddp, and there are none", hint="add ddp to --sync")
     demand = demand_of(recipe)
     profile = profile_of(request.device, request.recipe, demand)
-    ways = with_dtype(ways_of(recipe, names, for_sync, demand.shapes), request.dtype)
+    asked = with_dtype(ways_of(recipe, names, for_sync, demand.shapes), request.dtype)
+    ways = fitting(recipe, asked)
+    if not ways:
+        raise UserError(
+            f"{recipe.needs_equal_workers} does not go with {', '.join(asked)}: workers would part between exchanges",
+            hint=f"plan without {recipe.needs_equal_workers}, or with another --sync",
+        )
     planner = Planner(profile, demand.job, request.price)
     rows = [(row, setup) for network, setup in setups for row in planner.rows([(network, setup)], ways)]
-    others = with_dtype(alternatives(recipe, demand.shapes), request.dtype)
-    advice = advise(planner, rows, {**others, **ways}, profile.device if profile.device in DEVICES else "worker")
+    others = fitting(recipe, with_dtype(alternatives(recipe, demand.shapes), request.dtype))
+    device = profile.device if profile.device in DEVICES else "worker"
+    advice = advise(planner, rows, most_exact_first({**others, **ways}), device)
     outlooks = [row for row, _ in rows]
     if request.plot:
         write_output(request.plot, svg(outlooks, f"{request.recipe} on {profile.device}"))
@@ -77,7 +94,9 @@ def plan(request: Request) -> None:
         print_json(_as_dict(request, profile, outlooks, advice))
     else:
         folded = (textwrap.fill(sentence, WIDTH, subsequent_indent="  ") for sentence in advice)
-        typer.echo("\n\n".join([_head(request, profile, demand), *_tables(outlooks, profile), "\n".join(folded)]))
+        notes = _left_out(recipe, asked, ways, outlooks, is_named=request.sync not in (None, SYNC) or bool(chosen))
+        head = _head(request, profile, demand, notes)
+        typer.echo("\n\n".join([head, *_tables(outlooks, profile), "\n".join(folded)]))
 
 
 def _refuse_what_is_in_vain(request: Request) -> None:
@@ -150,6 +169,8 @@ def _asked_sync(given: str | None, overrides: Sequence[str]) -> str:
     if not overrides:
         return SYNC if given is None else given
     name = str(toml_value(overrides[-1].partition("=")[2].strip()))
+    if not name:
+        raise UserError(f"--set {overrides[-1]}: must be section.key=value", hint=f"as in --set {SYNC_NAME}=diloco")
     if given not in (None, name):
         raise UserError(
             f"--sync {given} and --set {overrides[-1]} ask for different ways to synchronise",
@@ -171,7 +192,19 @@ def _sync_names(text: str) -> list[str]:
     return names
 
 
-def _head(request: Request, profile: Profile, demand: Demand) -> str:
+def _left_out(
+    recipe: Recipe, asked: Iterable[str], ways: Iterable[str], rows: Sequence[Outlook], is_named: bool
+) -> Iterator[str]:
+    """Of the ways to synchronise that were asked for, those of which no row is, and why."""
+    shown = {row.sync for row in rows}
+    for name in asked:
+        if name not in ways:
+            yield f"{name} is left out: it does not go with {recipe.needs_equal_workers}"
+        elif is_named and name not in shown and shown != {ALONE}:
+            yield f"{name} is left out: it is for several hosts of which some have several workers"
+
+
+def _head(request: Request, profile: Profile, demand: Demand, notes: Iterable[str]) -> str:
     amount = "pictures" if profile.images else "source and target tokens"
     lines = [
         f"{request.recipe} on {profile.device or 'this device'}: {profile.step_seconds:.3g} s a step alone,"
@@ -180,9 +213,8 @@ def _head(request: Request, profile: Profile, demand: Demand) -> str:
     ]
     if demand.is_assumed:
         lines.append("  the data is not prepared here: full batches are assumed")
-    return "\n".join(
-        [*lines, f"  {_equal_data(demand)}", "  speed: against one device; MB: that each host sends in a step"]
-    )
+    lines += [f"  {_equal_data(demand)}", "  speed: against one device; MB: that each host sends in a step"]
+    return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
 
 def _equal_data(demand: Demand) -> str:

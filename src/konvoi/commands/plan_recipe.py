@@ -26,8 +26,6 @@ BYTES_PER_VALUE = {"fp32": 4, "fp16": 2, "bf16": 2}
 MEASURED = "measured"
 # By as much may the steps of a profile be larger or smaller than those of the whole data.
 SAMPLE_FACTOR = 1.5
-# Exact, or nearly: the rest comes after what is known to train as well.
-EXACT = ("ddp", "bf16", "fp16")
 # It chooses among the others.
 AUTO = "auto"
 
@@ -150,15 +148,30 @@ def ways_of(recipe: Recipe, names: Sequence[str], overrides: Sequence[str], shap
 
 
 def alternatives(recipe: Recipe, shapes: Any) -> dict[str, Traffic]:
-    """All that advice may name, the most exact first; each also between hosts, whose own workers then stay equal."""
+    """All that advice may name; each also between hosts, whose own workers then stay equal."""
     given = _own_settings(recipe, without=diloco.GO_BY_LOCAL_STEPS)
     given |= given.pop("between", {})
-    tried: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in EXACT]
+    tried: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in hierarchical.BETWEEN if name != "diloco"]
     tried += [("diloco", {"local_steps": steps, "wire": wire}) for steps, wire in diloco.USUAL]
-    rest = [name for name in hierarchical.BETWEEN if name not in (*EXACT, "diloco")]
-    tried += [(name, {}) for name in rest]
     configs = [_config(name, {**given, **settings}) for name, settings in tried]
     return _named((way for config in configs for way in (hierarchical.Config(between=config), config)), shapes)
+
+
+def most_exact_first(ways: Mapping[str, Traffic]) -> dict[str, Traffic]:
+    """Gradients as they are, then rounded; then fewer and smaller exchanges; what is known to cost most comes last."""
+
+    def exactness(way: tuple[str, Traffic]) -> tuple[int, int, float]:
+        name, traffic = way
+        kind = 1 if traffic.hidden_by == "steps" else 2 if "powersgd" in name else 0
+        return kind, traffic.every_steps, -traffic.payload_bytes
+
+    return dict(sorted(ways.items(), key=exactness))
+
+
+def fitting(recipe: Recipe, ways: Mapping[str, Traffic]) -> dict[str, Traffic]:
+    """Those with which the recipe would train."""
+    parts = [name for name, traffic in ways.items() if traffic.hidden_by == "steps" and recipe.needs_equal_workers]
+    return {name: traffic for name, traffic in ways.items() if name not in parts}
 
 
 def _named(configs: Iterable[Section], shapes: Any) -> dict[str, Traffic]:

@@ -55,6 +55,13 @@ class Recipe(Section):
         name: str = getattr(self, section).name
         return name
 
+    @property
+    def needs_equal_workers(self) -> str:
+        """The key for which the workers' weights may not part between exchanges, or nothing."""
+        if self.train.ema_decay:
+            return "train.ema_decay"
+        return "model.sync_batch_norm" if getattr(self.model, "sync_batch_norm", False) else ""
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,6 +41,11 @@ from konvoi.telemetry.processor import ProcessorTime
 from konvoi.telemetry.timeline import HostClock, NoTimeline, Timeline
 from konvoi.telemetry.writer import Writer
 from konvoi.world import World, began_at
+
+EQUAL_WORKERS_HINTS = {
+    "train.ema_decay": "leave ema_decay out, or average checkpoints: konvoi eval RUN --checkpoint average",
+    "model.sync_batch_norm": "begin a run without sync_batch_norm, or with sync.name = ddp, fp16, bf16 or powersgd",
+}
 
 
 @dataclass(frozen=True)
@@ -336,18 +341,11 @@ def _use_device(world: World, recipe: Recipe) -> torch.device:
 
 def _check_replicas(recipe: Recipe, sync: Any) -> None:
     """What needs workers that are alike in every step."""
-    if not sync.may_differ:
-        return
-    if recipe.train.ema_decay:
+    key, way = recipe.needs_equal_workers, cast(Any, getattr(recipe.sync, "between", recipe.sync))
+    if key and sync.may_differ:
         raise UserError(
-            f"train.ema_decay does not go with {recipe.name_of('sync')}: between exchanges the workers' weights differ",
-            hint="leave ema_decay out, or average checkpoints: konvoi eval RUN --checkpoint average",
-        )
-    if getattr(recipe.model, "sync_batch_norm", False):
-        raise UserError(
-            f"model.sync_batch_norm does not go with {recipe.name_of('sync')}: every layer would wait for all workers,"
-            " whose weights differ",
-            hint="leave sync_batch_norm out, or use sync.name = ddp, fp16, bf16 or powersgd",
+            f"{key} does not go with {way.name}: between exchanges the workers' weights differ",
+            hint=EQUAL_WORKERS_HINTS[key],
         )
 
 

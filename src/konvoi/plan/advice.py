@@ -78,14 +78,20 @@ def best_way(planner: Planner, setup: Setup, ways: Mapping[str, Traffic]) -> tup
     useful = of_use(setup, ways)
     # Thousands of hosts take a while to play through: only what has a chance is.
     guesses = {name: predict(planner.profile, setup, traffic).efficiency for name, traffic in useful.items()}
-    highest = max(guesses.values(), default=0.0)
+    enough = _enough(guesses.values())
     found = {}
     for name, guess in guesses.items():
-        if guess >= min(AIM, highest):
+        if guess >= enough:
             found[name] = planner.prediction(setup, useful[name])
             if found[name].efficiency >= AIM:
                 return name, found[name]
-    return max(found.items(), key=lambda way: way[1].efficiency, default=None)
+    enough = _enough(prediction.efficiency for prediction in found.values())
+    return next(((name, prediction) for name, prediction in found.items() if prediction.efficiency >= enough), None)
+
+
+def _enough(efficiencies: Iterable[float]) -> float:
+    """Where none reaches the aim, nearly the highest: a hundredth is not worth a less exact way."""
+    return min(AIM, 0.99 * max(efficiencies, default=0.0))
 
 
 def enough_rate(planner: Planner, setup: Setup, traffic: Traffic) -> str | None:

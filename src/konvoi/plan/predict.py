@@ -227,7 +227,12 @@ def _wait(under_way: deque[tuple[int, float]], step: int, clock: float) -> float
 def leaving(step: int, traffic: Traffic) -> list[int]:
     """Which messages leave after a step: they take turns, and the last one leaves when a round is over."""
     every, count = traffic.every_steps, traffic.num_messages
-    return [number for number in range(count) if (number + 1) * every // count % every == step % every]
+    return [number for number in range(count) if is_due(number, count, step, every)]
+
+
+def is_due(number: int, count: int, step: int, every_steps: int) -> bool:
+    """Of so many messages this one, after this step: at equal intervals."""
+    return step % every_steps == (number + 1) * every_steps // count % every_steps
 
 
 def stolen_seconds(profile: Profile, setup: Setup, traffic: Traffic) -> float:

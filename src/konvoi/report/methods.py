@@ -64,6 +64,8 @@ def _synchronised(run: RunRecord) -> str:
     if not asked:
         return ""
     every = f" every {way.number('local_steps')} steps" if way.number("local_steps") else ""
+    # What auto tells later is that it made them more frequent.
+    every += " at first" if every and any("chosen" not in event for event in run.first.syncs) else ""
     exact = f", gradients in the first {way.number('exact_steps')}" if way.number("exact_steps") else ""
     by = way.name if way.name == asked else f"{way.name} ({asked})"
     return f", {'weights' if way.is_behind_steps else 'gradients'} synchronised by {by}{every}{exact}"

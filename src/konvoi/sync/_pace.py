@@ -1,4 +1,4 @@
-"""How often diloco exchanges, also once replicas that part have made it come more often than it began."""
+"""How often diloco exchanges, once replicas that part have made it come more often than it began."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from konvoi.sync.diloco import Config
-
-
-def is_due(number: int, num_fragments: int, step: int, local_steps: int) -> bool:
-    """The fragments take turns; the last one is due when all steps of a round are done."""
-    return step % local_steps == (number + 1) * local_steps // num_fragments % local_steps
 
 
 def tightened(local_steps: int) -> int:

@@ -224,14 +224,19 @@ class Sync(_base.Sync):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
+        if not state.get("was_measured", True):
+            # By one worker alone, who had nothing to choose. What was chosen since then begins from its weights.
+            self.way.load_state({})
+            self._losses.clear()
+            self._tightens_after = 0
+            return
         table = state["chosen"]
         if table != self.chosen.model_dump(mode="json"):
             self._choose(registry.find("sync", table["name"]).Config.model_validate(table))
         self.way.load_state(state["way"])
         self._losses = deque(state["losses"], self.config.watch_steps)
         self._tightens_after = state.get("tightens_after", 0)
-        if state.get("was_measured", True):
-            self.message = f"sync: {words_for(self.chosen)}, as chosen before"
+        self.message = f"sync: {words_for(self.chosen)}, as chosen before"
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.way.tensors())

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from konvoi.config.section import Section
+from konvoi.plan.predict import is_due
 from konvoi.sync import HiddenShape, Shapes, Team, Traffic, _base, _moments, ddp, num_hidden, num_values
 from konvoi.sync._exchange import INTEGERS, Averager, Exchanger, Wire, alone, bytes_per_value, passes, together
 from konvoi.sync._fragment import Arrival, Fragment, Momentum, Pending, Sent, hidden, part_of
 from konvoi.sync._moments import Moments
-from konvoi.sync._pace import at_pace, is_due, tightened
+from konvoi.sync._pace import at_pace, tightened
 from konvoi.telemetry.timeline import Timeline
 
 # Worth trying, where somebody looks for what a link can bear, the most exact first: half the bytes cost the model less
@@ -355,6 +356,9 @@ class Sync(_base.Sync):
             if tensors:
                 under_way = state.get("under_way", {}).get(str(number), [])
                 fragment.restore(part_of(tensors, number, fragment.shared.device), mine, under_way)
+            else:
+                # Nothing was shared yet but the model itself.
+                fragment.shared, fragment.momentum = fragment.own(), None
             average.load(mine)
         self._loaded = ({}, {}, {})
 

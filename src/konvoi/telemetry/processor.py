@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from konvoi.cores import usable_cores
+
 NANOSECONDS = 1e-9
 
 
@@ -60,21 +62,22 @@ class OtherPrograms:
 
     def share(self) -> float:
         elapsed, busy, own = (now - before for now, before in zip(self._now(), self._before, strict=True))
-        return min(1.0, max(0.0, (busy - own) / (elapsed * len(_own_cores())))) if elapsed > 0 else 0.0
+        return min(1.0, max(0.0, (busy - own) / (elapsed * usable_cores()))) if elapsed > 0 else 0.0
 
     def _now(self) -> tuple[float, float, float]:
         """The time; the cores' seconds for whomever; and for this process, its threads and its children."""
-        cores = psutil.cpu_times(percpu=True)
+        cores = dict(enumerate(psutil.cpu_times(percpu=True)))
         # Without interrupts: the packets that the kernel carries may well be our own.
-        busy = sum(_working(cores[core]) + getattr(cores[core], "steal", 0.0) for core in _own_cores())
+        busy = sum(_working(cores[core]) + getattr(cores[core], "steal", 0.0) for core in _own_cores() & cores.keys())
         process = psutil.Process()
         used = process.cpu_times()
         ended = used.children_user + used.children_system
         return time.monotonic(), busy, _working(used) + ended + sum(map(_used, process.children(recursive=True)))
 
 
-def _own_cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+def _own_cores() -> set[int]:
+    """By their numbers; some may be missing, where others are switched off or belong to somebody else."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(usable_cores()))
 
 
 def _working(times: Any) -> float:
