@@ -119,4 +119,4 @@ def test_an_interface_is_found_towards_others_and_towards_an_own_address(two_hos
 def test_no_way_to_an_address_is_an_error(two_hosts: Hosts) -> None:
     program = "from konvoi.world import interface_towards; interface_towards('192.0.2.1')"
     with pytest.raises(RuntimeError, match="Network is unreachable"):
-        two_hosts[0].run([sys.executable, "-c", program], timeout=60)
+        two_hosts[0].run([sys.executable, "-c", program], timeout=240)

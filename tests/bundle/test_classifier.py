@@ -230,7 +230,7 @@ def test_the_command_needs_no_torch(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "blue.png").write_bytes(saved(plain((0, 0, 255))))
     program = "import sys; sys.modules['torch'] = None; from konvoi.cli import main; main()"
     command = [sys.executable, "-c", program, "classify", bundle.path, tmp_path / "blue.png", "--top", "1", "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     (one,) = json.loads(result.stdout)
     assert one["image"] == str(tmp_path / "blue.png")

@@ -122,7 +122,7 @@ def test_it_is_the_same_in_a_process_of_its_own(case: Case, place: Place, konvoi
         environment = {**os.environ, **case.environment}
 
         def call() -> subprocess.CompletedProcess[bytes]:
-            return subprocess.run(command, input=case.standard_input, capture_output=True, env=environment, timeout=120)
+            return subprocess.run(command, input=case.standard_input, capture_output=True, env=environment, timeout=240)
 
         result = is_left_as_before(place, konvoi_home, call)
         check_refusal(case, place, result.returncode, result.stderr.decode())

@@ -196,7 +196,7 @@ def test_a_killed_preparation_goes_on_where_it_stopped(official: Path, tmp_path:
     program = tmp_path / "killed.py"
     program.write_text(KILLED)
     arguments = [sys.executable, str(program), str(official), str(tmp_path), str(num_processes)]
-    assert subprocess.run(arguments, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(arguments, timeout=240).returncode == -signal.SIGKILL
     (unfinished,) = (tmp_path / "images").glob(".*.unfinished")
     done = sorted(unfinished.glob(".done/*.json"))
     assert done

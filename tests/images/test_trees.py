@@ -268,7 +268,7 @@ def test_a_killed_preparation_elsewhere_goes_on_and_harms_no_original(tmp_path: 
     files = class_tree("", 300)  # 600 pictures: two batches
     tree = write_tree(tmp_path / "tree", files)
     arguments = [sys.executable, "-c", KILLED, str(tree), str(tmp_path / "to"), stage]
-    assert subprocess.run(arguments, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(arguments, timeout=240).returncode == -signal.SIGKILL
     assert not (tmp_path / "to").exists()
     made = make(tree, tmp_path, to=tmp_path / "to")
     assert made.info["images"] == {"train": 570, "val": 30}
@@ -316,7 +316,7 @@ def test_a_folder_with_other_pictures_of_ours_is_not_overwritten(tmp_path: Path)
 def test_unfinished_work_on_other_pictures_is_begun_anew(tmp_path: Path) -> None:
     one = write_tree(tmp_path / "one", class_tree())
     arguments = [sys.executable, "-c", KILLED, str(one), str(tmp_path / "to"), "writing the index"]
-    assert subprocess.run(arguments, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(arguments, timeout=240).returncode == -signal.SIGKILL
     files = {path.replace("cat", "owl"): content for path, content in class_tree().items()}
     made = make(write_tree(tmp_path / "two", files), tmp_path, to=tmp_path / "to")
     assert made.classes == ["dog", "owl"]

@@ -14,7 +14,7 @@ SCALING = Path(__file__).parents[2] / "benchmarks" / "network" / "scaling.py"
 def test_every_row_has_what_the_planner_predicts_and_its_error() -> None:
     before = SCALING.with_suffix(".jsonl").read_bytes()
     command = [sys.executable, str(SCALING), "--table"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
     header, _, *rows = (line.strip("| ").split(" | ") for line in printed.splitlines() if line.startswith("|"))
     assert rows and all(len(row) == len(header) for row in rows)
     for row in rows:

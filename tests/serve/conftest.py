@@ -24,7 +24,7 @@ from konvoi.serve.app import create_app
 
 ADDRESS = "http://127.0.0.1"
 # Only against a hang.
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 240
 
 
 def picture_of(brightness: int, side: int = 20) -> bytes:

@@ -16,7 +16,7 @@ from konvoi.commands.serve import serve
 from konvoi.errors import MachineError, UserError
 from konvoi.serve.server import listen
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 240
 TOKEN = "0123456789abcdef"
 
 
