@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from tests.processes import Trainings, assert_went_on_exactly
 from tests.sync.workers import Training, new_sync, on_workers
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
 from konvoi.sync import Team, ddp
 from konvoi.sync.powersgd import Config, traffic
@@ -198,3 +202,27 @@ def test_what_fails_in_an_exchange_ends_the_step_and_says_why() -> None:
     # 8 x 6 weights and 8 of the bias are 56.
     for said in on_workers(failing, [2]):
         assert "RuntimeError: The size of tensor a (56) must match the size of tensor b (3)" in said
+
+
+def threads_of_callbacks(team: Team) -> set[str]:
+    """In which torch's hook goes on when a message has arrived."""
+    threads = set()
+    count = PowerSGDState.maybe_increase_iter
+
+    def seen(state: PowerSGDState, bucket: Any) -> None:
+        threads.add(threading.current_thread().name)
+        count(state, bucket)
+
+    with mock.patch.object(PowerSGDState, "maybe_increase_iter", seen):
+        training = Training(linear(), new_sync("powersgd", TABLE, team))
+        training.settle(inputs_of(team.rank))
+        for step in range(3):
+            # So that there is something to wait for.
+            time.sleep(0.1 * team.rank)
+            training.step(inputs_of(team.rank, step))
+    return threads
+
+
+def test_no_thread_of_a_group_may_be_the_last_to_hold_it() -> None:
+    # It would wait for its own end, and the process be aborted: "Resource deadlock avoided".
+    assert on_workers(threads_of_callbacks, [1, 1]) == [{"exchange"}, {"exchange"}]

@@ -34,12 +34,14 @@ class Sync(ddp.Sync):
 
     def send(self, bucket: Any) -> Future[Tensor]:
         gradients: Tensor = bucket.buffer()
-        half = (gradients * (self.scale / self.team.size)).to(self.dtype)
+        scale = self.scale
+        half = (gradients * (scale / self.team.size)).to(self.dtype)
         ended = self.timeline.collective()
 
+        # Without self: a thread of the group's calls it, which must not be the last to hold the group (powersgd).
         def widen(future: Future[list[Tensor]]) -> Tensor:
             ended()
-            return gradients.copy_(future.value()[0]).mul_(1 / self.scale)
+            return gradients.copy_(future.value()[0]).mul_(1 / scale)
 
         work = distributed.all_reduce(half, group=self.team.group, async_op=True)
         future: Future[list[Tensor]] = work.get_future()

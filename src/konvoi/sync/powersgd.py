@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,27 @@ class Config(ddp.Config):
     """Add what the factors left out to the next step's gradient."""
 
 
+class Waiting:
+    """A group whose sums have arrived when they are handed out.
+
+    torch's hook goes on with a sum by a callback that holds the group. A sum that is still under way would call it on a
+    thread of the group's, which may then be the last to hold it: it would wait for its own end, and abort the process.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def size(self) -> int:
+        return self._group.size()  # type: ignore[no-any-return]
+
+    def allreduce(self, tensors: list[Tensor], options: Any) -> Any:
+        work = self._group.allreduce(tensors, options)
+        # Whoever asks for the sum is told why there is none.
+        with suppress(RuntimeError):
+            work.get_future().wait()
+        return work
+
+
 class Sync(ddp.Sync):
     config: Config
     sends_otherwise = True
@@ -52,9 +74,10 @@ class Sync(ddp.Sync):
     def __init__(self, config: Config, team: Team, timeline: Timeline) -> None:
         super().__init__(config, team, timeline)
         self.has_own = config.error_feedback
+        # Of its own: a thread sends here, while the training one may have something to send as well (batch norm).
+        group = team.another_group()
         self._power = PowerSGDState(
-            # Of its own: a thread sends here, while the training one may have something to send as well (batch norm).
-            team.another_group(),
+            group and Waiting(group),
             matrix_approximation_rank=config.rank,
             start_powerSGD_iter=2,
             min_compression_rate=config.min_compression_rate,
