@@ -128,6 +128,12 @@ def test_the_first_that_reaches_enough_is_taken_and_the_fastest_where_none_does(
     assert first_that_reaches(0.3, tried)[0] is ways[0]
 
 
+def test_a_hundredth_is_not_worth_a_less_exact_way() -> None:
+    ways = list(candidates(4, has_full_hosts=False))
+    tried = list(zip(ways, map(prediction, (0.3, 0.596, 0.59, 0.6)), strict=True))
+    assert first_that_reaches(0.9, tried)[0] is ways[1]
+
+
 def test_where_hosts_have_several_workers_one_of_each_speaks_for_them() -> None:
     ways = list(candidates(4, has_full_hosts=True))
     assert all(isinstance(way, hierarchical.Config) for way in ways)

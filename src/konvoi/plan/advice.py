@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from konvoi.plan.outlook import Outlook, Planner, of_use
-from konvoi.plan.predict import Prediction, predict
+from konvoi.plan.predict import Prediction, enough_of, predict
 from konvoi.plan.setup import Setup
 from konvoi.plan.traffic import Traffic
 
@@ -74,24 +74,19 @@ def _remedy(planner: Planner, row: Outlook, setup: Setup, ways: Mapping[str, Tra
 
 
 def best_way(planner: Planner, setup: Setup, ways: Mapping[str, Traffic]) -> tuple[str, Prediction] | None:
-    """The first that reaches the aim, in the order of the ways (the most exact first); else the fastest."""
+    """The first that reaches the aim, in the order of the ways (the most exact first); else nearly the fastest."""
     useful = of_use(setup, ways)
     # Thousands of hosts take a while to play through: only what has a chance is.
     guesses = {name: predict(planner.profile, setup, traffic).efficiency for name, traffic in useful.items()}
-    enough = _enough(guesses.values())
+    enough = enough_of(guesses.values(), AIM)
     found = {}
     for name, guess in guesses.items():
         if guess >= enough:
             found[name] = planner.prediction(setup, useful[name])
             if found[name].efficiency >= AIM:
                 return name, found[name]
-    enough = _enough(prediction.efficiency for prediction in found.values())
+    enough = enough_of((prediction.efficiency for prediction in found.values()), AIM)
     return next(((name, prediction) for name, prediction in found.items() if prediction.efficiency >= enough), None)
-
-
-def _enough(efficiencies: Iterable[float]) -> float:
-    """Where none reaches the aim, nearly the highest: a hundredth is not worth a less exact way."""
-    return min(AIM, 0.99 * max(efficiencies, default=0.0))
 
 
 def enough_rate(planner: Planner, setup: Setup, traffic: Traffic) -> str | None:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from konvoi import registry
 from konvoi.config.section import Section
 from konvoi.cores import usable_cores
-from konvoi.plan.predict import Prediction, predict
+from konvoi.plan.predict import Prediction, enough_of, predict
 from konvoi.plan.profile import Profile
 from konvoi.plan.setup import INSIDE_A_HOST, Host, Link, Setup
 from konvoi.sync import Shapes, Team, Traffic, _base, ddp, diloco, fp16, hierarchical
@@ -272,9 +272,9 @@ def candidates(max_local_steps: int, has_full_hosts: bool) -> Iterator[Section]:
 
 
 def first_that_reaches(efficiency: float, tried: Sequence[tuple[Section, Prediction]]) -> tuple[Section, Prediction]:
-    """The fastest, where none does."""
-    reach = (one for one in tried if one[1].efficiency >= efficiency)
-    return next(reach, max(tried, key=lambda one: one[1].efficiency))
+    """Where none does, the first that is nearly the fastest."""
+    enough = enough_of((prediction.efficiency for _, prediction in tried), efficiency)
+    return next(one for one in tried if one[1].efficiency >= enough)
 
 
 def words_for(config: Section) -> str:
